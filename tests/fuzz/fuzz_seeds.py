@@ -130,16 +130,15 @@ def _functions() -> onnx.ModelProto:
 
 
 def _results(folder: Path) -> None:
-    """A build folder with what a GPU's engines leave too: layers that an inspector told, allocations."""
+    """A build folder with what a GPU's engines leave too: layers that an inspector told."""
     build = folder / "build"
     manifest = trtopt.build(folder / "onnx" / "layers.onnx", build, batch=(1, 2), backend="tensorrt-rtx")
-    layers, memory = "batch1.layers.json", "batch1.memory.json"
-    engine = msgspec.structs.replace(manifest.engines[0], layers=layers, memory=memory)
+    layers = "batch1.layers.json"
+    engine = msgspec.structs.replace(manifest.engines[0], layers=layers)
     with gzip.open(DATA / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz") as told:
         inspected = json.load(told, strict=False)
     inspected["Layers"] = inspected["Layers"][:8]
     (build / layers).write_text(json.dumps(inspected))
-    (build / memory).write_bytes(to_json(_allocations()))
     write_manifest(build, msgspec.structs.replace(manifest, engines=(engine, manifest.engines[1])))
     result = trtopt.bench(build, backend="onnxruntime", duration=0.002, warmup=0.0, layers=True)
     points = tuple(msgspec.structs.replace(point, memory=_allocations()) for point in result.points)
@@ -177,14 +176,6 @@ def _data(folder: Path) -> None:
     np.savez_compressed(folder / "npz" / "packed.npz", x=np.asfortranarray(arrays["x"]), ids=arrays["ids"])
     feeds = [{name: {"array": _encoded(array)} for name, array in arrays.items()}] * 2
     (folder / "polygraphy" / "data.json").write_text(json.dumps(feeds))
-    (folder / "trtexec").mkdir()
-    times = [
-        {"startComputeMs": i, "h2dMs": 0.1, "computeMs": 1.0, "d2hMs": 0.1, "latencyMs": 1.2}
-        for i in range(9)
-    ]
-    layers = [{"count": 9}, {"name": "a", "averageMs": 0.5}, {"name": "b", "averageMs": 0.1}]
-    for name, content in (("times", times), ("profile", layers)):
-        (folder / "trtexec" / f"{name}.json").write_text(json.dumps(content))
     (folder / "table").mkdir()
     table = CalibrationTable(
         model_sha256="a" * 64,

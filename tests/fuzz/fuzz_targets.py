@@ -160,13 +160,6 @@ def _result(path: Path) -> None:
     Console(quiet=True).print(comparison_view(outcome))
 
 
-def _trtexec(path: Path) -> None:
-    from trtopt.requests.measure import CompareRequest
-    from trtopt.workflows.compare.result_files import compare_files
-
-    compare_files(path, path, CompareRequest(path, path, batch=1, assume_contract="trtexec-11", force=True))
-
-
 def _page(path: Path) -> None:
     from trtopt.report.html.page import page_of
     from trtopt.report.html.pages import report_page
@@ -224,7 +217,6 @@ TARGETS = {
     "stored manifest": Target(300, "results", "manifest.json", change.json_changed, _manifest),
     "result": Target(150, "build", "result.json", change.json_changed, _result),
     "stored result": Target(100, "results", "bench.json", change.json_changed, _result),
-    "trtexec's files": Target(3000, "trtexec", "*.json", change.json_changed, _trtexec),
     "profile": Target(120, "build", "profile.json", change.json_changed, _profile),
     "page": Target(60, "build", "*[!s].json", change.json_changed, _page, whole=True),
     "calibration table": Target(3000, "table", "*.json", change.json_changed, _table),
