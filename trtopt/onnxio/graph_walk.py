@@ -70,8 +70,7 @@ def reads_of(node: onnx.NodeProto) -> set[str]:
     """Every name that the node reads, also from inside its subgraphs."""
     names = {name for name in node.input if name}
     for inner in subgraphs_of(node):
-        made = {name for item in inner.node for name in item.output}
-        made |= {item.name for item in (*inner.input, *inner.initializer)}
+        made = set(_made_in(inner))
         names |= {name for item in inner.node for name in reads_of(item)} - made
         names |= {item.name for item in inner.output} - made
     return names

@@ -45,13 +45,14 @@ def count_nodes(model: onnx.ModelProto) -> int:
     return sum(len(inner.node) for inner in graphs_of(model.graph))
 
 
-def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> None:
+def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] | None = None) -> None:
     """Put nodes after those they read from, in place; nodes in order stay in order, subgraphs included."""
-    for values in (graph.input, graph.output):
+    once = (graph.input, graph.output) if outer is None else (graph.input,)  # a branch may give one twice
+    for values in once:
         name, count = next(iter(Counter(item.name for item in values).most_common(1)), ("", 0))
         if count > 1:
             raise InvalidModelError(f"tensor name {name!r} is given to more than one tensor", _RENAME)
-    known = set(outer) | {item.name for item in (*graph.input, *graph.initializer)}
+    known = set(outer or ()) | {item.name for item in (*graph.input, *graph.initializer)}
     known |= {item.values.name for item in graph.sparse_initializer}
     maker: dict[str, int] = {}
     for index, node in enumerate(graph.node):

@@ -179,6 +179,20 @@ def test_two_outputs_of_one_name_are_an_invalid_model(file: Path) -> None:
     assert "'y'" in refused(model_of(relu(), outputs=[value("y"), value("y")]), file).problem
 
 
+def test_a_branch_may_give_one_tensor_twice_and_read_a_sparse_weight_of_its_own(file: Path) -> None:
+    weight = helper.make_sparse_tensor(
+        helper.make_tensor("w", TensorProto.FLOAT, [1], [3]),
+        helper.make_tensor("", TensorProto.INT64, [1], [1]),
+        [4],
+    )
+    made = helper.make_graph(
+        [graphs.add("x", "w", "a")], "branch", [], [value("a"), value("a")], sparse_initializer=[weight]
+    )
+    branch = helper.make_node("If", ["c"], ["y", "z"], "if", then_branch=made, else_branch=made)
+    ends = [value("x"), value("c", (), TensorProto.BOOL)], [value("y"), value("z")]
+    assert read_onnx(save(model_of(branch, inputs=ends[0], outputs=ends[1]), file)).opset == graphs.OPSET
+
+
 def test_a_node_that_reads_a_tensor_no_one_makes_is_an_invalid_model_that_names_it(file: Path) -> None:
     assert "'nowhere'" in refused(model_of(relu("nowhere")), file).problem
 
