@@ -69,12 +69,12 @@ def _rewritten(path: Path) -> None:
     """As `trtopt lint` and `trtopt rewrite` read: shape inference and ONNX Runtime see the model."""
     from trtopt.onnxio.model_info import read_onnx
     from trtopt.records import Backend
-    from trtopt.workflows.build.graph import REWRITE_FILE, rewritten
+    from trtopt.workflows.build.graph import REWRITE_FILE, rewrite_for
 
     onnx = read_onnx(path)
     copy = path.with_name("copy.onnx")
     try:
-        rewritten(onnx, path, copy, Backend(name="tensorrt", version="10.16"), "all")
+        rewrite_for(onnx, path, copy, Backend(name="tensorrt", version="10.16"), "all")
     finally:
         for name in (copy.name, REWRITE_FILE, f"{copy.name}.data"):
             path.with_name(name).unlink(missing_ok=True)

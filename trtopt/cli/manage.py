@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,9 +15,6 @@ from trtopt.cli.outputs import (
 )
 from trtopt.requests.build import VerifyRequest
 from trtopt.requests.shared import CacheDir
-
-if TYPE_CHECKING:
-    pass
 
 
 @command(VerifyRequest)

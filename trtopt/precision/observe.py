@@ -267,7 +267,7 @@ class Reference:
         self._texts: dict[int, Arrays] = {}
 
     def visit(self, name: str, values: NDArray[Any], first: int) -> None:
-        """Keep what belongs to a batch that begins among the first samples; see `observe.Visitor`."""
+        """Keep what belongs to a batch that begins among the first samples; see `Visitor`."""
         if name not in self.names or first >= self._samples:
             return
         if values.dtype.kind not in "OSU":

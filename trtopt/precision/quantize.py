@@ -1,4 +1,4 @@
-"""A float model with Q/DQ in it: placed, calibrated, written. Files are the pipeline's business."""
+"""A float model with Q/DQ in it: placed, calibrated, written. Files are read and written in workflows/."""
 
 from __future__ import annotations
 
@@ -117,17 +117,17 @@ def write_pairs(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
     existing = take_out(model)
     _check_existing(existing, job)
     fit_opset(model.proto, job.qdq)
-    factors, notes = _smoothed(model, job) if not existing else ({}, [])
-    plan, given, added = _placed(View(model.proto), job, existing)
+    factors, notes = _smooth(model, job) if not existing else ({}, [])
+    plan, given, added = _place(View(model.proto), job, existing)
     notes += added
-    table = _table(model, plan, job, given)
+    table = _make_table(model, plan, job, given)
     rows = {**(given.tensors), **({n: r.chosen for n, r in table.tensors.items()} if table else {})}
     scales = replace(given, tensors={**by_group(rows, plan.groups), **plan.fixed})
     if table:
         table = msgspec.structs.replace(table, smoothed=factors)
-        notes += [*_notes_on(table, plan, scales, job), *_coarsened(plan, scales, job.qdq)]
+        notes += [*_notes_on(table, plan, scales, job), *_notes_on_tiny(plan, scales, job.qdq)]
     if not existing:
-        found, added = _rounded(model, plan, job)
+        found, added = _round_weights(model, plan, job)
         scales, notes = replace(scales, weights=found), notes + added
     write(model, plan, scales, job.qdq)
     return QuantizedModel(model, plan, table, scales, notes=notes)
@@ -145,7 +145,7 @@ def _check_existing(existing: Existing, job: QuantizationJob) -> None:
         )
 
 
-def _placed(view: View, job: QuantizationJob, existing: Existing) -> tuple[Plan, Scales, list[str]]:
+def _place(view: View, job: QuantizationJob, existing: Existing) -> tuple[Plan, Scales, list[str]]:
     """The plan, the scales that the model brings along, and what to say of it."""
     if not existing:
         return place(view, job), Scales({}), []
@@ -169,7 +169,7 @@ def _placed(view: View, job: QuantizationJob, existing: Existing) -> tuple[Plan,
     return completed.plan, given, notes
 
 
-def _smoothed(model: ModelFile, job: QuantizationJob) -> tuple[dict[str, Factors], list[str]]:
+def _smooth(model: ModelFile, job: QuantizationJob) -> tuple[dict[str, Factors], list[str]]:
     """What channels are divided by, by tensor, done in place; and what to say of it."""
     if job.table is not None:
         smooth_by_table(model, job.table.smoothed, job.table_name)
@@ -178,7 +178,7 @@ def _smoothed(model: ModelFile, job: QuantizationJob) -> tuple[dict[str, Factors
     return ({}, []) if is_off or job.source is None else smooth_by_data(model, job.source, job)
 
 
-def _table(model: ModelFile, plan: Plan, job: QuantizationJob, given: Scales) -> CalibrationTable | None:
+def _make_table(model: ModelFile, plan: Plan, job: QuantizationJob, given: Scales) -> CalibrationTable | None:
     """The user's table, or a new one; None if no tensor needs a range.
 
     What the user's table lacks is added to it where there are samples as well.
@@ -203,7 +203,7 @@ def _table(model: ModelFile, plan: Plan, job: QuantizationJob, given: Scales) ->
     return msgspec.structs.replace(table, tensors={name: rows[name] for name in needed})
 
 
-def _rounded(model: ModelFile, plan: Plan, job: QuantizationJob) -> tuple[WeightScales, list[str]]:
+def _round_weights(model: ModelFile, plan: Plan, job: QuantizationJob) -> tuple[WeightScales, list[str]]:
     """INT4 weights moved to their grids in place where there is real data; their scales, and what to say."""
     if job.precision != "int4":
         return {}, []
@@ -245,7 +245,7 @@ def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, job: Quantiza
     return notes
 
 
-def _coarsened(plan: Plan, scales: Scales, form: QdqFormat) -> list[str]:
+def _notes_on_tiny(plan: Plan, scales: Scales, form: QdqFormat) -> list[str]:
     """What to say of tensors whose scales FP16 cannot hold, so that they become its smallest number."""
     ranges = {name: scales.tensors.get(name, 0.0) for name in plan.tensors}
     tiny = [name for name, amax in ranges.items() if amax and form.is_beneath(amax)]

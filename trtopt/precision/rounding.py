@@ -78,7 +78,7 @@ MOST_CHANNELS = 8192
 MOMENTS_BYTES = 704 << 20
 """Held at a time while second moments are summed; BERT-base's layers take 639 MiB together."""
 WeightScales = dict[tuple[str, int], NDArray[np.float32]]
-"""Whole scale arrays by (node, input), as `emission.write.Scales.weights` takes them."""
+"""Whole scale arrays by (node, input), as `qdq.Scales.weights` takes them."""
 
 
 @dataclass(frozen=True)

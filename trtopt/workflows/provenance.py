@@ -81,20 +81,20 @@ def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms 
     )
 
 
-def _differences(one: msgspec.Struct, other: msgspec.Struct, now: str) -> Iterator[str]:
+def _differences(one: msgspec.Struct, other: msgspec.Struct, word: str) -> Iterator[str]:
     for name in one.__struct_fields__:
         before, after = getattr(one, name), getattr(other, name)
         if before != after and name == "recipe":
-            yield from _of_recipes(json.loads(before), json.loads(after), now)
+            yield from _of_recipes(json.loads(before), json.loads(after), word)
         elif before != after:
-            yield f"{name.removesuffix('_s').replace('_', ' ')} {_shown(before)}, {now} {_shown(after)}"
+            yield f"{name.removesuffix('_s').replace('_', ' ')} {_shown(before)}, {word} {_shown(after)}"
 
 
-def _of_recipes(one: Mapping[str, object], other: Mapping[str, object], now: str) -> Iterator[str]:
+def _of_recipes(one: Mapping[str, object], other: Mapping[str, object], word: str) -> Iterator[str]:
     for name in sorted(one.keys() | other.keys()):
         before, after = one.get(name), other.get(name)
         if before != after:
-            yield f"{name.replace('_', ' ')} {_shown(before)}, {now} {_shown(after)}"
+            yield f"{name.replace('_', ' ')} {_shown(before)}, {word} {_shown(after)}"
 
 
 def _shown(value: object) -> str:

@@ -55,7 +55,7 @@ class EngineRequest:
 class Workbench:
     """What engines are built on: the builder, its timing cache and the store behind it, where, and who hears.
 
-    `limit_s` is for one build; `nvtx` and `memory` are for `BuildJob`.
+    `limit_s` is for one build; `nvtx` is for `BuildJob`.
     """
 
     builder: EngineBuilder

@@ -195,7 +195,7 @@ def _range(shapes: Sequence[Sequence[int]]) -> ShapeRange:
 
 
 def profile_for(profiles: Sequence[Mapping[str, ShapeRange]], shapes: Mapping[str, Shape]) -> int:
-    """The index of the profile that suits the shapes: see `records.profiles.suited`."""
+    """The index of the profile that suits the shapes: see `records.tensors.suited`."""
     wanted = {name: tuple(shapes[name]) for name in profiles[0]}
     found = suited(profiles, wanted)
     if found is not None:

@@ -294,7 +294,7 @@ class InFlightQuery:
         self.sized = SizedCopies(device, context)
         resources.callback(self.sized.close)
         self._calls = {
-            (timed, waits): tuple(self._listed(stages, timed=timed, waits=waits))
+            (timed, waits): tuple(self._list_calls(stages, timed=timed, waits=waits))
             for timed, stages in self._stages.items()
             for waits in (False, True)
         }
@@ -304,7 +304,7 @@ class InFlightQuery:
 
     def start(self, *, timed: bool = False) -> None:
         """Hand one query over. Nothing here waits for the device but copies into pageable memory."""
-        calls = self._prepared(timed=timed, waits=False)
+        calls = self._prepare(timed=timed, waits=False)
         self.busy = True
         self._start_s = self._now()
         for call in calls:
@@ -319,7 +319,7 @@ class InFlightQuery:
 
     def run(self, *, timed: bool = False) -> Query:
         """`start` and `finish`, with nothing in between."""
-        calls, now = self._prepared(timed=timed, waits=True), self._now
+        calls, now = self._prepare(timed=timed, waits=True), self._now
         start_s = now()
         for call in calls:
             call()
@@ -339,14 +339,14 @@ class InFlightQuery:
             d2h_ms=stages.d2h.ms if stages.d2h is not None else None,
         )
 
-    def _prepared(self, *, timed: bool, waits: bool) -> Calls:
+    def _prepare(self, *, timed: bool, waits: bool) -> Calls:
         """The calls that hand a query over, or also wait for it."""
         self._is_timed = timed
         if self._rebinds:
             self._context.bind(self._memory)
         return self._calls[timed, waits]
 
-    def _listed(self, stages: Stages, *, timed: bool, waits: bool) -> Iterator[Callable[[], object]]:
+    def _list_calls(self, stages: Stages, *, timed: bool, waits: bool) -> Iterator[Callable[[], object]]:
         compute, launch = self._streams.compute, self._launch
         if stages.h2d is not None:
             yield from self._copies_in(stages.h2d)

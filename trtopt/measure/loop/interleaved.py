@@ -103,7 +103,7 @@ class InterleaveJob(Job[InterleavedRun], frozen=True, kw_only=True, tag="interle
     block_queries: int = BLOCK_QUERIES
     reloads: bool = True
     seed: int = msgspec.field(default_factory=partial(secrets.randbits, 32))
-    """What the order of turns is drawn from; see `measure.comparison.in_turns`."""
+    """What the order of turns is drawn from; see `measure.statistics.comparison.in_turns`."""
 
 
 def interleave(
@@ -279,10 +279,10 @@ class InterleavedRunner:
 
     def take_turn(self, block_s: float) -> None:
         """Warm up after the switch, then one block."""
-        self._warmups.append(self._closed(SWITCH_QUERIES, SWITCH_S))
-        self._blocks.append(self._closed(self._least, block_s))
+        self._warmups.append(self._take(SWITCH_QUERIES, SWITCH_S))
+        self._blocks.append(self._take(self._least, block_s))
 
-    def _closed(self, min_queries: int, min_s: float) -> Samples:
+    def _take(self, min_queries: int, min_s: float) -> Samples:
         return sample(self._device, self._inference_streams, Until(min_queries, min_s))
 
     def turns(self) -> TurnSamples:

@@ -232,7 +232,7 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
     dropped, is_graph = 0, False
     if graph:
         try:
-            runs, dropped = _traced(device, session, subject, _KERNEL_RUNS, replayed=True)
+            runs, dropped = _trace(device, session, subject, _KERNEL_RUNS, replayed=True)
             is_graph = any(run.activities for run in runs)
             if not is_graph:
                 notes.append(
@@ -241,7 +241,7 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
         except GraphCaptureError as error:
             notes.append(f"kernels were recorded without a CUDA graph: {error.problem}")
     if not is_graph:
-        runs, dropped = _traced(device, session, subject, _KERNEL_RUNS)
+        runs, dropped = _trace(device, session, subject, _KERNEL_RUNS)
     launches, different = merge_runs([run.activities for run in runs])
     if not launches:
         raise MeasurementError(
@@ -259,7 +259,7 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
 
 def record_ranges(device: Device, session: Session, subject: Subject) -> tuple[TracedRun, ...]:
     """Plain inferences with the driver's calls and the backend's NVTX ranges."""
-    runs, lost = _traced(device, session, subject, _MARKED_RUNS, ranges=True)
+    runs, lost = _trace(device, session, subject, _MARKED_RUNS, ranges=True)
     if lost:
         raise MeasurementError(
             f"{lost} records of ranges and calls did not fit the tracer's buffers", "profile again"
@@ -272,7 +272,7 @@ def record_ranges(device: Device, session: Session, subject: Subject) -> tuple[T
     return tuple(runs)
 
 
-def _traced(
+def _trace(
     device: Device,
     session: Session,
     subject: Subject,

@@ -55,7 +55,7 @@ class View:
                 self._uses[name].append(Use(node, -1))
         known = inferred(model).graph
         values = (*known.input, *known.value_info, *known.output)
-        self._types = {item.name: _described(item) for item in values if item.type.HasField("tensor_type")}
+        self._types = {item.name: _type_of(item) for item in values if item.type.HasField("tensor_type")}
 
     def uses(self, tensor: str) -> list[Use]:
         """Who reads the tensor."""
@@ -116,7 +116,7 @@ def attribute(node: Node, name: str, default: int = 0) -> int:
     return next((int(item.i) for item in node.attribute if item.name == name), default)
 
 
-def _described(value: onnx.ValueInfoProto) -> tuple[int | None, Dims | None]:
+def _type_of(value: onnx.ValueInfoProto) -> tuple[int | None, Dims | None]:
     tensor = value.type.tensor_type
     dims = tuple(
         int(axis.dim_value) if axis.HasField("dim_value") and axis.dim_value > 0 else None

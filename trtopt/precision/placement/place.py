@@ -35,7 +35,7 @@ _REASONS = {
 _MOVERS = RESHAPES | {"Transpose", "Slice", "Split", "Expand", "Pad", "DepthToSpace", "SpaceToDepth"}
 
 
-def apply(draft: Draft) -> None:
+def keep_rest(draft: Draft) -> None:
     """Decide every node of floating-point numbers that is left."""
     for node in draft.view.nodes:
         if node.name not in draft.decisions and _has_floats(draft.view, node):
@@ -68,7 +68,7 @@ RULES = (
     products.apply_gates,
     between.apply_residual,
     between.apply_between,
-    apply,
+    keep_rest,
 )
 
 

@@ -50,12 +50,12 @@ def planned_forms(
 ) -> dict[str, tuple[str, ...]]:
     """Choices by form that the INT8 graph of a float one has a place for; none where there is none."""
     try:
-        return applicable(View(_rewritten(model, target).proto), target_named(target), exclude)
+        return applicable(View(_rewrite_to_quantize(model, target).proto), target_named(target), exclude)
     except TrtoptError:
         return {}
 
 
-def _rewritten(model: Path, target: str) -> ModelFile:
+def _rewrite_to_quantize(model: Path, target: str) -> ModelFile:
     file = model_file.load(model)
     rules = [rule for rule in RULES if rule.quantizes(target)]
     return rewrite(replace(file, proto=prepare.prepare(file.proto)[0]), rules, target_named(target)).model

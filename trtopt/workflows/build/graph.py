@@ -33,7 +33,7 @@ _ONE_SIZE_BYTES = 1 << 30
 """Weights from this size on are verified at one size of each dynamic axis instead of two."""
 
 
-def rewritten(
+def rewrite_for(
     onnx: OnnxArtifact,
     source: Path,
     copy: Path,
@@ -43,9 +43,7 @@ def rewritten(
 ) -> tuple[OnnxArtifact | None, RewriteSummary | None, str]:
     """Rewrite the model at `source` into `copy` for this TensorRT: by all rules, or those that earned it.
 
-    By `add_rule` too, which need not be on for it.
-
-    A model that cannot be rewritten or verified is built unchanged, with a note.
+    By those of `add_rule` too. A model that cannot be rewritten or verified is built unchanged, with a note.
 
     Returns:
         The rewritten model, None if `source` is used unchanged; what the manifest says of the rewrite,
@@ -153,7 +151,7 @@ def _rewrite_or_copy(
         return Kept(_copy(onnx, source, folder), None, ())
     listener.phase(source.name, "rewriting the graph")
     copy = folder / MODEL_FILE
-    kept, summary, note = rewritten(onnx, source, copy, backend, recipe.rewrite, recipe.add_rule)
+    kept, summary, note = rewrite_for(onnx, source, copy, backend, recipe.rewrite, recipe.add_rule)
     return Kept(kept or _copy(onnx, source, folder), summary, (note,))
 
 

@@ -493,13 +493,11 @@ class _PrecisionSelection:
         )
 
     def _verdict(self, plan: BuildPlan, run: InterleavedRun) -> BatchVerdict:
-        evaluated = valid_rounds(run)
+        kept = valid_rounds(run)
         compared = {
-            turns.name: compare_turns(evaluated, number)
-            for number, turns in enumerate(evaluated.turns)
-            if number
+            turns.name: compare_turns(kept, number) for number, turns in enumerate(kept.turns) if number
         }
-        ms = {turns.name: pooled_ms(turns) for turns in evaluated.turns}
+        ms = {turns.name: pooled_ms(turns) for turns in kept.turns}
         choice = self._choice(ms, compared)
         built = {entry.name: entry.engines[plan.label] for entry in self._entries_of(plan)}
         return BatchVerdict(

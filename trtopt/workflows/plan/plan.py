@@ -25,13 +25,13 @@ from trtopt.workflows.plan.sources import (
     read_measured,
     shares_of,
 )
-from trtopt.workflows.plan.trials import Listener, serving_costs, verify
+from trtopt.workflows.plan.trials import Note, serving_costs, verify
 from trtopt.workflows.provenance import command_line, now
 
 
 def plan(
     request: PlanRequest,
-    listener: Listener = lambda text: None,
+    note: Note = lambda text: None,
 ) -> BatchPlan:
     """Choose engines, workers, largest batch and delay, and write the plan to a file; see `trtopt.plan`."""
     output = Path(request.output)
@@ -43,13 +43,13 @@ def plan(
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
     notes = [*measured.notes]
-    listener("measuring what serving adds to an engine")
+    note("measuring what serving adds to an engine")
     try:
         costs: Costs = serving_costs(measured, request.timeout, request.trust)
     except (DeviceError, IncompatibleEngineError) as error:
         costs = NO_COST
         notes.append(f"the serving overhead is unknown and taken as zero: {error.summary}")
-    listener(f"simulating ways to serve with {len(measured.engines)} engines")
+    note(f"simulating ways to serve with {len(measured.engines)} engines")
     chosen, demand = _choose(
         Search(measured.engines, costs), Demand(read.process, rate or 1.0, shares), bounds, rate is None
     )
@@ -78,7 +78,7 @@ def plan(
     )
     write_output(output, to_json(made), json_kind("trtopt.plan"))
     if request.verify:
-        found = verify(made, output, read.process, request, listener)
+        found = verify(made, output, read.process, request, note)
         made = msgspec.structs.replace(made, verification=found)
         write_atomically(output, to_json(made))
     return made

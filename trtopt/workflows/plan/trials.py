@@ -95,12 +95,10 @@ late ten times as often as later, at any rate (digits on ONNX Runtime), and deci
 _VERIFIED_S = 20.0
 """At most, and half of the time that there is, unless a single run takes longer."""
 
-Listener = Callable[[str], None]
+Note = Callable[[str], None]
 
 
-def verify(
-    made: BatchPlan, path: Path, process: Process, request: PlanRequest, listener: Listener
-) -> Verification:
+def verify(made: BatchPlan, path: Path, process: Process, request: PlanRequest, note: Note) -> Verification:
     """Serve the load of the plan, which lies at `path`, with `trtopt.serving`.
 
     One, three or five runs one after the other, as many as 20 seconds allow, each of as many requests as were
@@ -121,7 +119,7 @@ def verify(
         before_s=arrivals_at("poisson", rate, math.ceil(rate * _BEFORE_S), _BEFORE_SEED).tolist(),
         trust=tuple(request.trust),
     )
-    listener(f"serving {len(at_s):,} requests, {at_s[-1]:.0f} s")
+    note(f"serving {len(at_s):,} requests, {at_s[-1]:.0f} s")
     return verification_of(run_job(job, limit_s=timeout), parse_goal(made.goal, "--slo").p, runs)
 
 

@@ -115,7 +115,7 @@ def bisect(request: BisectRequest, listener: Listener = SILENT) -> BisectReport:
         variants, file = _variants(source, checker, request, evaluator.target, scratch, listener)
         shares, notes = _shares(file, variants.nodes, _data_of(request))
         trials = Trials(variants, evaluator.judge, request.bounds, scratch)
-        watched = _watched(trials.error, request.max_evaluations, listener)
+        watched = _report_each(trials.error, request.max_evaluations, listener)
         found = search(shares, watched, request.max_evaluations)
         best = found.best or next(trial for trial in found.trials if len(trial.kept) == len(shares))
         subjects, table = trials.subjects[best.kept], None
@@ -244,7 +244,7 @@ def _shares(file: ModelFile, nodes: Sequence[str], data: str) -> tuple[dict[str,
     return {name: (count or 0) / total for name, count in counts.items()}, reported
 
 
-def _watched(error: Evaluate, most: int, listener: Listener) -> Evaluate:
+def _report_each(error: Evaluate, most: int, listener: Listener) -> Evaluate:
     """The same, with progress reported."""
     listener.plans(["bisect"])
     done = 0

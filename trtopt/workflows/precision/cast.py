@@ -59,7 +59,7 @@ def cast(
     """
     began = time.perf_counter()
     source, out, data = Path(request.model), Path(request.output), request.data
-    original = _loaded(request, source, out, note)
+    original = _load(request, source, out, note)
     is_measured = data is not None or request.threshold is not None
     cast_options = CastOptions(
         request.precision,
@@ -78,23 +78,23 @@ def cast(
         wide = _wide(model)
         # before the model runs, which may take long
         cast_options.check(wide.proto)
-        seen = _seen(model, wide, original.proto, data, spool, compare=request.compare)
+        seen = _observe(model, wide, original.proto, data, spool, compare=request.compare)
 
-        def tried(options: CastOptions, folder: Path) -> _Cast:
+        def try_options(options: CastOptions, folder: Path) -> _Cast:
             spooling = replace(wide, spool=folder)
             result, decision = cast_graph(spooling, seen.ranges, options, cast_io=request.cast_io)
-            return _Cast(result, decision, _compared(seen, result) if request.compare else ())
+            return _Cast(result, decision, _compare(seen, result) if request.compare else ())
 
-        made = tried(cast_options, spool)
+        made = try_options(cast_options, spool)
         check_worthwhile(wide, made.decision, request.precision)
         notes = [*seen.notes, *_notes(made.decision, was_low=wide is not model)]
         costs = _costs(wide.proto, cast_options, made.decision)
         if data is not None and costs and accuracy_alarms(made.differences) and made.used > ALLOWED:
             note(f"the outputs are too inaccurate: searching what to keep in FP32, in at most {_RUNS} runs")
-            found = _search(costs, cast_options, made, tried, spool)
+            found = _search(costs, cast_options, made, try_options, spool)
             notes.append(_search_note(found, made.differences))
             if found.best is not None:
-                made = tried(replace(cast_options, accurate=found.best.kept), spool)
+                made = try_options(replace(cast_options, accurate=found.best.kept), spool)
         report = CastReport(
             source=str(source),
             out=str(out),
@@ -174,7 +174,7 @@ def _search_note(found: Found, before: Sequence[OutputDifference]) -> str:
     return f"{nodes} stay FP32 for the outputs' accuracy, found in {runs}; with them in 16 bits {alarm}"
 
 
-def _loaded(request: CastRequest, source: Path, out: Path, note: Note) -> ModelFile:
+def _load(request: CastRequest, source: Path, out: Path, note: Note) -> ModelFile:
     """The model, once the request is known to be sound and its result to have room."""
     if request.threshold is not None and not request.threshold > 0:
         raise UsageError(f"--threshold {request.threshold:g}: must be above 0", "omit it for the default")
@@ -245,7 +245,7 @@ def _wide(model: ModelFile) -> ModelFile:
     return wide
 
 
-def _seen(
+def _observe(
     model: ModelFile,
     wide: ModelFile,
     original: onnx.ModelProto,
@@ -277,7 +277,7 @@ def _seen(
         return _Seen("none", 0, None, None, (note,))
 
 
-def _compared(seen: _Seen, result: ModelFile) -> tuple[OutputDifference, ...]:
+def _compare(seen: _Seen, result: ModelFile) -> tuple[OutputDifference, ...]:
     return () if seen.reference is None else compare_outputs(seen.reference.pairs(), result)
 
 

@@ -155,7 +155,7 @@ class Checker:
                 return session.run(session.fit(feed))
 
         outputs = (run(feed) for feed, _ in self._feeds(source, _BATCH))
-        return self._evaluated(name, "onnxruntime", None, source, _BATCH, outputs)
+        return self._judge(name, "onnxruntime", None, source, _BATCH, outputs)
 
     def _check_inputs(self, name: str, given: Sequence[TensorSpec]) -> None:
         """Refuse what takes other inputs; floats of another width are converted."""
@@ -230,7 +230,7 @@ class Checker:
             outputs = (read_npz(outputs_file(scratch, index)) for index in range(batches))
             backend = str(engine.plan.backend)
             alike = self._filled_for(engine, size)
-            return self._evaluated(engine.path, backend, size, open_data(data), size, outputs, alike)
+            return self._judge(engine.path, backend, size, open_data(data), size, outputs, alike)
 
     def _filled_for(self, engine: EngineArtifact, size: int) -> Callable[[Arrays], Arrays]:
         """What the reference runs on: padded as the engine's input where sizes of outputs depend on data."""
@@ -259,7 +259,7 @@ class Checker:
             self._answers[key] = wanted
         return wanted
 
-    def _evaluated(
+    def _judge(
         self,
         name: str,
         backend: str,

@@ -297,7 +297,7 @@ class Builds:
         self._graphs: dict[Path, list[OnnxArtifact]] = {}
         self._refused: dict[str | None, TrtoptError] = {}
 
-    def found(self, setting: SweepSetting) -> PointEngine | None:
+    def find(self, setting: SweepSetting) -> PointEngine | None:
         """The engine of an earlier run, if it is there and is what its manifest vouches for."""
         folder = self._folder(setting)
         try:

@@ -220,7 +220,7 @@ class _Run:
         wanted: list[tuple[SweepSetting, PointEngine]] = []
         missing: list[Sequence[SweepSetting]] = []
         for group in groups:
-            engine = self._builds.found(group[0])
+            engine = self._builds.find(group[0])
             if engine is None:
                 missing.append(group)
                 continue

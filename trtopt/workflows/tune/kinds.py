@@ -269,11 +269,8 @@ def propose_settings(situation: Situation) -> Iterator[Change]:
 def _tensorrt(situation: Situation) -> Iterator[tuple[str, Any]]:
     for one in SETTINGS:
         for value in one.tried if one.is_of(situation.backend) else ():
-            if (one.name, value, situation.recipe.opt_level) != (
-                "opt_level",
-                4,
-                5,
-            ):  # 5 searches all that 4 does
+            is_searched = one.name == "opt_level" and value == 4 and situation.recipe.opt_level == 5
+            if not is_searched:  # 5 searches all that 4 does
                 yield one.name, value
     sources = target_of(situation.backend).tactic_sources
     if _EXTERNAL in sources:
