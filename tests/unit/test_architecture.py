@@ -1,6 +1,7 @@
 """The rules of docs/architecture.md: who may import whom, no cycles, vendors' libraries in one place."""
 
 import ast
+import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -313,3 +314,13 @@ def test_every_place_that_the_page_names_exists() -> None:
             known = [one / place for one in (*near, PACKAGE, ROOT) if (one / place).exists()]
             assert known, f"{place}: {row}"
             near = [known[0], known[0].parent, *near]
+
+
+def test_every_function_on_the_walks_of_the_page_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    walks = page.partition("## From an option to the builder")[2].partition("## Where to look")[0]
+    names = [name for name in re.findall(r"`([a-z_]+(?:\.\w+)+)`", walks) if not name.endswith(".py")]
+    assert len(names) > 20
+    for name in names:
+        found: object = pkgutil.resolve_name(f"trtopt.{name}")
+        assert callable(found) or f"trtopt.{name}" in FILES, name
