@@ -125,7 +125,7 @@ def _build_folder(path: Path) -> None:
     from trtopt.files.manifests import read_manifest, read_verified
     from trtopt.report.build import build_view
     from trtopt.workflows.bench.resolve_engines import points
-    from trtopt.workflows.build.folder import memories_of, receipts_of, verified_graphs
+    from trtopt.workflows.build.folder import receipts_of, verified_graphs
 
     manifest = read_manifest(path.parent)
     Console(quiet=True).print(build_view(manifest, str(path.parent)))
@@ -134,7 +134,6 @@ def _build_folder(path: Path) -> None:
         shapes_at(manifest.onnx.inputs, engine.plan, size)
         read_verified(path.parent / engine.path, engine.sha256)
     receipts_of(path.parent, manifest)
-    memories_of(path.parent, manifest)
 
 
 def _manifest(path: Path) -> None:
