@@ -16,7 +16,7 @@ from rich.console import Console
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 from tests.support.selection_builds import PAIRS, TRANSFORMER, build, quantised, script
-from trtopt.errors import TrtoptError, UsageError
+from trtopt.errors import BuildError, TrtoptError, UsageError
 from trtopt.files.manifests import read_manifest
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
@@ -205,8 +205,11 @@ def test_int8_is_made_while_fp16_is_built(
     build(DIGITS, tmp_path / "out", calib, batch=(8,))
 
 
-def test_an_interrupted_build_does_not_wait_for_the_graph_that_is_being_made(
-    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+@pytest.mark.parametrize(
+    "ended", [KeyboardInterrupt(), SystemExit(143), BuildError("it cannot be built", "")]
+)
+def test_a_build_that_ends_does_not_wait_for_the_graph_that_is_being_made(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path, ended: BaseException
 ) -> None:
     began = threading.Event()
 
@@ -216,13 +219,13 @@ def test_an_interrupted_build_does_not_wait_for_the_graph_that_is_being_made(
             model.run({"images": np.zeros((1, 1, 8, 8), np.float32)})
             began.set()
 
-    def interrupt(*_: object) -> Any:
+    def end(*_: object) -> Any:
         assert began.wait(300)
-        raise KeyboardInterrupt
+        raise ended
 
     monkeypatch.setattr(Candidates, "make_int8", make_for_ever)
-    monkeypatch.setattr(Workbench, "build", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(Workbench, "build", end)
+    with pytest.raises(type(ended)):
         build(DIGITS, tmp_path / "out", calib, batch=(8,))
     assert not list(tmp_path.iterdir())
     assert open_model(model_file.load(DIGITS)).run({"images": np.zeros((1, 1, 8, 8), np.float32)})

@@ -146,10 +146,10 @@ def _name_of(forms: Forms) -> str:
     return f"int8.{forms}" if forms != PLAIN else "int8"
 
 
-def _abandon(coming: Iterable[Future[Entry]], error: BaseException) -> None:
-    """Make no more graphs; where the user does not wait for the one that is being made, break it off."""
+def _abandon(coming: Iterable[Future[Entry]]) -> None:
+    """Make no more graphs, and break off the one that is being made, which may take minutes."""
     running = [one for one in coming if not one.cancel()]
-    while isinstance(error, KeyboardInterrupt) and wait(running, _BREAK_S).not_done:
+    while wait(running, _BREAK_S).not_done:
         interrupt_ort_process()  # it may start another, to go on in another way
 
 
@@ -259,13 +259,13 @@ class _PrecisionSelection:
                 for forms in wanted
                 if forms not in self._made
             }
-            self._listener.notes(f"{_name_of(forms)}: {_MAKING}" for forms in coming)
             try:
+                self._listener.notes(f"{_name_of(forms)}: {_MAKING}" for forms in coming)
                 self.build(made, self._plans)
                 for forms, plans in wanted.items():
                     self._try_form(forms, coming.get(forms), plans)
-            except BaseException as error:
-                _abandon(coming.values(), error)
+            except BaseException:
+                _abandon(coming.values())
                 raise
 
     def _try_form(self, forms: Forms, coming: Future[Entry] | None, plans: Sequence[BuildPlan]) -> None:
