@@ -8,7 +8,7 @@ import pytest
 from tests.support.command_line import CommandLine
 from trtopt.builder.timing_cache import TimingStore
 from trtopt.records import Backend, CacheTerms, Identity
-from trtopt.workflows.build.timing_cache_commands import store_folder
+from trtopt.workflows.cache_folder import store_folder
 
 L4 = Identity(
     backend=Backend(name="tensorrt", version="10.16.1"),

@@ -7,7 +7,7 @@ import pytest
 import trtopt
 from tests.support.gpu_digits import DIGITS, SOURCES
 from trtopt.builder.timing_cache import read_cache
-from trtopt.workflows.build import timing_cache_commands as caches
+from trtopt.workflows import cache_folder as caches
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 

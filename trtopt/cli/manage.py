@@ -52,7 +52,7 @@ def list_caches(cache_dir: Path | None, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
     from trtopt.cli.console import show
     from trtopt.report.build import caches_view
-    from trtopt.workflows.build.timing_cache_commands import entries, store_folder
+    from trtopt.workflows.cache_folder import entries, store_folder
 
     cache_entries = entries(cache_dir)
     write_json(json, *cache_entries, indent=None)
@@ -65,7 +65,7 @@ def list_caches(cache_dir: Path | None, json: JsonOutput | None) -> None:
 def prune_caches(cache_dir: Path | None, max_size: int | None) -> None:
     """Remove damaged caches, then the least recently used ones."""
     from trtopt.cli.console import say
-    from trtopt.workflows.build import timing_cache_commands as caches
+    from trtopt.workflows import cache_folder as caches
 
     limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
     removed = caches.prune(cache_dir=cache_dir, **limit)

@@ -34,7 +34,7 @@ from trtopt.records import (
     read_versioned,
     to_json,
 )
-from trtopt.workflows.build.timing_cache_commands import store_folder
+from trtopt.workflows.cache_folder import store_folder
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.provenance import now
 

@@ -35,7 +35,7 @@ from trtopt.records import (
     OnnxArtifact,
 )
 from trtopt.targets import ONNXRUNTIME, target_of
-from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder
+from trtopt.workflows.cache_folder import NO_CACHE, store_folder
 from trtopt.workflows.listener import SILENT, Listener
 
 MODEL_FILE = "model.onnx"

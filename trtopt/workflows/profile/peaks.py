@@ -35,7 +35,7 @@ from trtopt.targets import TENSORRT
 from trtopt.workers.jobs import CopyJob
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.build.build import build
-from trtopt.workflows.build.timing_cache_commands import user_folder
+from trtopt.workflows.cache_folder import user_folder
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import now
 

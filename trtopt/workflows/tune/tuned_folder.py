@@ -32,7 +32,7 @@ from trtopt.records import (
 )
 from trtopt.records.build import FolderCheck
 from trtopt.workflows.build.folder import check_folder, compare_with_manifest
-from trtopt.workflows.build.timing_cache_commands import store_folder
+from trtopt.workflows.cache_folder import store_folder
 from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.provenance import check_same_terms
 

@@ -1,4 +1,4 @@
-"""The store of timing caches: where it is, what is in it, and what may be done with it."""
+"""trtopt's cache folder: where it is, and what is in and may be done with its store of timing caches."""
 
 from __future__ import annotations
 
