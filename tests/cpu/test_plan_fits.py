@@ -12,7 +12,7 @@ from msgspec import structs
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.api import plan as make_plan
-from trtopt.errors import DeviceError
+from trtopt.errors import ArtifactError, DeviceError
 from trtopt.files.atomic import write_atomically
 from trtopt.records import BenchReport, from_json, to_json
 from trtopt.workflows.plan import plan as planning
@@ -114,3 +114,16 @@ def test_a_request_that_is_longer_than_what_was_swept_is_named(
     (trtopt_cli.folder / "arrivals.txt").write_text("0,16\n0.1,40\n0.2,32\n")
     told = trtopt_cli.fails(2, *flags, "--arrivals", "arrivals.txt")
     assert "length 40 is longer than any that was swept (32)" in told
+
+
+def test_a_result_without_samples_is_refused(measured: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(measured, tmp_path / "fixed"))
+    report = from_json((folder / "bench.json").read_bytes(), BenchReport)
+    first, *others = report.points
+    none = structs.replace(
+        first.latency.samples, start_ms=[], end_ms=[], inference_stream=[], group=[], enqueue_ms=[]
+    )
+    first = structs.replace(first, latency=structs.replace(first.latency, samples=none))
+    write_atomically(folder / "bench.json", to_json(structs.replace(report, points=(first, *others))))
+    with pytest.raises(ArtifactError, match=r"bench\.json"):
+        read_measured([folder])

@@ -17,7 +17,6 @@ from trtopt.records import STAGES, BenchReport, Samples, read_versioned
 from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.race import measured_run_spread
 
-_WHAT = "a result file"
 _REMEDY = (
     "give a file that `trtopt bench --json` wrote; or engines, also trtexec's, which are measured in turns: "
     "`trtopt compare OLD NEW`"
@@ -52,9 +51,9 @@ def _in_turns(a: BenchReport, b: BenchReport) -> str:
     return f"measure both in turns: trtopt compare {named}"
 
 
-def read_result(path: Path) -> BenchReport:
-    """A result file of `trtopt bench`."""
-    with reading_as(_WHAT, path, _REMEDY):
+def read_result(path: Path, remedy: str = _REMEDY) -> BenchReport:
+    """A result file of `trtopt bench`, whole: `remedy` is for one that is not."""
+    with reading_as("a result file", path, remedy):
         report = read_versioned(read_bounded(path), BenchReport)
         _check_kept(path, report)
         _check_samples(report)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, UsageError, WrongPathError
-from trtopt.files.bounded_reading import read_bounded, reading_as, reason_of
+from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.load.arrivals import parse_goal
@@ -19,18 +19,17 @@ from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import (
     BenchPoint,
-    BenchReport,
     EngineArtifact,
     Environment,
     Shape,
     Trust,
-    read_versioned,
 )
 from trtopt.requests.serve import PlanRequest
 from trtopt.serving.load_folder import BENCH_FILE
 from trtopt.serving.planning.search import Bounds
 from trtopt.serving.planning.setups import Curve, EngineMemory, MeasuredEngine
 from trtopt.serving.planning.simulation import Process, Recorded, parse_process, parse_recorded
+from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.sweep.folder import REPORT, read_sweep
 
 
@@ -185,7 +184,7 @@ def _points(source: Path) -> Iterator[_Point]:
             f"{source}: holds no {BENCH_FILE}, a result of trtopt bench",
             f"measure its engines: {measuring}; or give a folder that `trtopt sweep` made",
         )
-    manifest, report = read_manifest(source), _read(file)
+    manifest, report = read_manifest(source), read_result(file, _SOURCES)
     engines = {engine.sha256: engine for engine in manifest.engines}
     for point in report.points:
         artifact = engines.get(point.latency.engine.sha256)
@@ -215,7 +214,7 @@ def _of_sweep(source: Path) -> Iterator[_Point]:
                 f"{source}: sweeps {', '.join(sorted(point.setting.axes))} besides the batch",
                 "plan with a sweep over one axis",
             )
-        report = _read(source / point.result)
+        report = read_result(source / point.result, _SOURCES)
         folder, sha256 = source / point.build, point.engine.sha256
         artifact = next((one for one in read_manifest(folder).engines if one.sha256 == sha256), None)
         if artifact is None or report.points[0].latency.engine.sha256 != sha256:
@@ -233,11 +232,6 @@ def _of_sweep(source: Path) -> Iterator[_Point]:
             next(iter(point.setting.axes), None),
             next(iter(point.setting.axes.values()), 0),
         )
-
-
-def _read(path: Path) -> BenchReport:
-    with reading_as("a result of `trtopt bench`", path, _SOURCES):
-        return read_versioned(read_bounded(path), BenchReport)
 
 
 def _engine(points: Sequence[_Point], families: Mapping[str, str]) -> MeasuredEngine:
