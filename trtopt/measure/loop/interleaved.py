@@ -110,19 +110,19 @@ def interleave(
     target: Target, job: InterleaveJob, environment: Environment, progress: ProgressSink
 ) -> InterleavedRun:
     """All variants' blocks, in the order of `job.variants`."""
-    with closing(_Interleaving(target, job, progress)) as held, no_garbage_collection():
-        failure = held.run()
+    with closing(_Interleaving(target, job, progress)) as running, no_garbage_collection():
+        failure = running.run()
         return InterleavedRun(
             purpose=job.purpose,
             batch=job.batch,
             environment=environment,
-            turns=tuple(runner.turns() for runner in held.runners),
-            clocks=tuple(held.clocks),
+            turns=tuple(runner.turns() for runner in running.runners),
+            clocks=tuple(running.clocks),
             clock_reference=target.device.clock_sensor().reference,
             failure=failure,
             seed=job.seed,
-            order=held.order,
-            loadings=tuple(held.loadings),
+            order=running.order,
+            loadings=tuple(running.loadings),
         )
 
 

@@ -58,7 +58,7 @@ def open_inference_streams(
 ) -> tuple[list[InferenceStream], Contract, list[str]]:
     """One per stream, all without a CUDA graph if one refuses it; the contract that is kept, and notes.
 
-    `as_run` gives a contract's terms in this pass.
+    `as_run` gives a contract's terms in this pass; last, for `changed` would name them all.
     """
     inference_streams = _inference_streams(device, session, subject, as_run(contract), resources)
     refused = next((one.graph_refused for one in inference_streams if one.graph_refused), None)

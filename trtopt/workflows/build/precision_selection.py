@@ -132,12 +132,12 @@ def select_precision(
     beside = folder / _BESIDE
     beside.mkdir()
     try:
-        held = _PrecisionSelection(base, plans, beside, workbench, terms)
-        held.prepare()
-        first = held.try_forms()
-        held.leave_out_what_loses(first)
-        last = held.run_in_turns(known=first)
-        return held.select(last, folder)
+        selection = _PrecisionSelection(base, plans, beside, workbench, terms)
+        selection.prepare()
+        first = selection.try_forms()
+        selection.leave_out_what_loses(first)
+        last = selection.run_in_turns(known=first)
+        return selection.select(last, folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -109,18 +109,18 @@ def evaluate_turns(runs: Sequence[InterleavedRun], threshold: float) -> tuple[li
     for size in sorted({run.batch for run in runs}):
         own = [run for run in runs if run.batch == size]
         control_runs = [run for run in own if run.purpose == "control"]
-        evaluated = None
+        control = None
         if control_runs:
             pairs: list[Pair] = []
             for found in map(valid_rounds, control_runs):
                 a, b = map(latency_blocks, found.turns)
                 pairs.append((a, b, found.loads, found.is_reversed()))
-            evaluated = evaluate_control(pairs, threshold=threshold)
-            controls.append(ControlRow(size, pooled_ms(control_runs[0].turns[0]), evaluated))
+            control = evaluate_control(pairs, threshold=threshold)
+            controls.append(ControlRow(size, pooled_ms(control_runs[0].turns[0]), control))
         failures = [
             f"the control broke off: {run.failure}" for run in control_runs if run.failure is not None
         ]
-        rows += [_row(run, evaluated, threshold, failures) for run in own if run.purpose == "comparison"]
+        rows += [_row(run, control, threshold, failures) for run in own if run.purpose == "comparison"]
     return rows, controls
 
 
@@ -154,14 +154,14 @@ def _by_size(
 
 
 def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
-    evaluated = valid_rounds(run)
-    a, b = evaluated.turns
+    kept = valid_rounds(run)
+    a, b = kept.turns
     return Row(
         batch=run.batch,
         a_ms=pooled_ms(a),
         b_ms=pooled_ms(b),
         comparison=compare_turns(
-            evaluated,
+            kept,
             threshold=threshold,
             noise=control.noise if control is not None else None,
             failures=failures,
