@@ -88,6 +88,10 @@ class Recipe(RecipeSettings, frozen=True, kw_only=True):
         )
 
 
+ANY_SIZES = Recipe()
+"""Without lengths of axes or shapes, where these alone are asked of a recipe."""
+
+
 def shipped_profiles() -> Path:
     """The folder of the profiles shipped with trtopt."""
     return shipped_folder("profiles")

@@ -20,7 +20,7 @@ from trtopt.measure.contracts import THRESHOLD, WARMUP_S, changed
 from trtopt.measure.loop.interleaved import BLOCK_QUERIES, InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.loop.rounds import ValidRounds, latency_blocks
 from trtopt.measure.statistics.comparison import RUN_BLOCKS, Block, Comparison, Noise, RunSpread, compare
-from trtopt.recipe import Recipe, shape_flags
+from trtopt.recipe import ANY_SIZES, Recipe, shape_flags
 from trtopt.records import (
     ComparisonVerdict,
     Contract,
@@ -38,7 +38,6 @@ from trtopt.workflows.cache_folder import store_folder
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.provenance import now
 
-_ANY_SIZES = Recipe()
 ROUNDS = RUN_BLOCKS
 """Turns of each subject in one process."""
 
@@ -60,7 +59,7 @@ class Setting:
 
 
 def engine_at(
-    folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, size: int, sizes: Recipe = _ANY_SIZES
+    folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, size: int, sizes: Recipe = ANY_SIZES
 ) -> LoadedEngine:
     """An engine of a folder at one batch size, for a worker to load; `inputs` are its model's."""
     return LoadedEngine(

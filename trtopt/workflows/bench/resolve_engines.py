@@ -18,7 +18,7 @@ from trtopt.files.atomic import scratch_folder
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import MANIFEST, check_plugins, is_library, plugin_libraries, read_manifest
 from trtopt.measure.engine import Described, DescribeJob
-from trtopt.recipe import Recipe
+from trtopt.recipe import ANY_SIZES, Recipe
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, Profile, ShapeRange, TensorSpec
 from trtopt.records.tensors import TypedTensor
 from trtopt.workflows.build.build import build
@@ -26,7 +26,6 @@ from trtopt.workflows.build.folder import as_it_is, verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.workbench import Workbench
 
-_ANY_SIZES = Recipe()
 _ANY_ENGINE = "a folder that `trtopt build` made, an engine in one, or an ONNX file"
 _WEIGHTS = (
     "is a file of weights",
@@ -75,7 +74,7 @@ def resolve_engines(
     notes: list[str],
     listener: Listener,
     trust: Sequence[str] = (),
-    sizes: Recipe = _ANY_SIZES,
+    sizes: Recipe = ANY_SIZES,
 ) -> Iterator[ResolvedEngines]:
     """The engines of `path`; temporary ones are built if another backend is requested.
 

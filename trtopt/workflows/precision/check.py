@@ -37,7 +37,7 @@ from trtopt.precision.bounds import Bounds, accuracy_alarms, violations
 from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model
 from trtopt.precision.running import opening_bytes
 from trtopt.printable import visible
-from trtopt.recipe import Recipe, batch_sizes, shape_flags
+from trtopt.recipe import ANY_SIZES, Recipe, batch_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
 from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference, TaskScore
 from trtopt.records.tensors import TypedTensor
@@ -48,7 +48,6 @@ from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust,
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 
-_ANY_SIZES = Recipe()
 _BATCH = 8
 _REMEMBERED_BYTES = 256 << 20
 """How much of the reference's outputs is kept in memory."""
@@ -208,7 +207,7 @@ class Checker:
         data: str | Path | None,
         listener: Listener,
         limit_s: float | None = None,
-        sizes: Recipe = _ANY_SIZES,
+        sizes: Recipe = ANY_SIZES,
     ) -> CheckedSubject:
         """Compare an engine, which the executor runs; its outputs pass through files."""
         self._check_inputs(engine.path, engine.inputs)
