@@ -154,6 +154,12 @@ def branches_on_a_sum() -> tuple[nn.Module, dict[str, Tensor]]:
     return Branches(lambda x: x.sum() > 0), _example()  # the sum decides
 
 
+def branches_in_generated_code() -> tuple[nn.Module, dict[str, Tensor]]:
+    made: dict[str, Callable[[Tensor], bool]] = {}
+    exec("def decide(x):\n    return bool(x.sum() > 0)", made)
+    return Branches(made["decide"]).eval(), {"x": torch.ones(2, 8)}
+
+
 def branches_on_an_item() -> tuple[nn.Module, dict[str, Tensor]]:
     return Branches(lambda x: x.max().item() > 0), _example()  # the item decides
 

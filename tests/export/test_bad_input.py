@@ -161,6 +161,11 @@ def test_a_branch_that_tracing_would_lose_is_refused_with_its_line(what: str, tm
     assert "--allow-traced-branches" in said
 
 
+def test_a_branch_in_generated_code_is_refused_too(tmp_path: Path) -> None:
+    said = _error(ModelError, tmp_path, "broken:branches_in_generated_code", "--exporter", "torchscript")
+    assert "<string>:2 (a tensor becomes a Python boolean)" in said
+
+
 def test_a_branch_that_was_requested_is_traced_with_pytorchs_warning(tmp_path: Path) -> None:
     with pytest.warns(torch.jit.TracerWarning, match="Python boolean"):
         said = _run(

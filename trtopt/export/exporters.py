@@ -30,7 +30,7 @@ Tensors = tuple["torch.Tensor", ...]
 NATIVE_OPSET = 18
 """The lowest opset that the torch.export-based exporter writes; a lower one is made from it."""
 _OF_PYTORCH = re.compile(r"[/\\]torch[/\\]")
-_OF_WARNINGS = re.compile(r"^<|[/\\]logging[/\\]|[/\\](warnings|contextlib)\.py$")
+_OF_WARNINGS = re.compile(r"^<frozen|[/\\]logging[/\\]|[/\\](warnings|contextlib)\.py$")
 _TENSORS = "leave it to tensors: torch.where, or torch.cond with the default exporter, in place of a branch"
 
 
