@@ -258,6 +258,22 @@ def test_keys_that_do_not_fit_are_listed(tmp_path: Path) -> None:
     assert "--no-strict" in said
 
 
+def test_long_lists_of_keys_are_cut_and_say_so(tmp_path: Path) -> None:
+    path = _checkpoint(tmp_path, {f"head.{number}": torch.ones(1) for number in range(500)})
+    said = _error(UsageError, tmp_path, "broken:good", "--checkpoint", path)
+    assert len(said) < 2000
+    assert " …\n" in said
+    module = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(20)))
+    path = _checkpoint(tmp_path, {f"{number}.weight": torch.ones(9) for number in range(20)})
+    with pytest.raises(UsageError, match="\n  … and 12 more\n"):
+        source_module.load_checkpoint(module, path, strict=False)
+
+
+def test_no_strict_is_no_remedy_where_no_key_fits(tmp_path: Path) -> None:
+    path = _checkpoint(tmp_path, {"0.bias": None, "0.weight": None, "head": torch.ones(1)})
+    assert "--no-strict" not in _error(UsageError, tmp_path, "broken:good", "--checkpoint", path)
+
+
 def test_no_strict_loads_what_fits(tmp_path: Path) -> None:
     path = _checkpoint(tmp_path, {"0.bias": None, "head.weight": torch.ones(1)})
     assert "agrees" in _run("broken:good", "-o", tmp_path / "m.onnx", "--checkpoint", path, "--no-strict")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from textwrap import shorten
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -366,8 +367,8 @@ def tensors_of(made: object) -> list[torch.Tensor]:
 # Nothing but tensors is unpickled, so a checkpoint from a stranger cannot run code.
 
 
-_SHOWN = 1000
-"""Characters of a list of keys."""
+_SHOWN, _LINES = 1000, 10
+"""Characters of a list of keys, and how many lines there are of keys of another shape."""
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
 
@@ -390,8 +391,10 @@ def load_checkpoint(
             raise RuntimeError(f"none of the model's {len(wanted)} keys is in it")
         module.load_state_dict(held, strict=strict)
     except RuntimeError as error:
-        problems = [line.strip()[:_SHOWN] for line in str(error).splitlines()]
-        fits = all("size mismatch" not in line for line in problems)
+        problems = [shorten(line, _SHOWN, placeholder=" …") for line in str(error).splitlines()]
+        fits = strict and "size mismatch" not in str(error) and not wanted.keys().isdisjoint(held)
+        if len(problems) > _LINES:
+            problems[_LINES:] = [f"… and {len(problems) - _LINES} more"]
         raise UsageError(
             f"{path} does not fit the model: " + "\n  ".join(problems),
             "give the model's own checkpoint" + (", or load what fits with --no-strict" if fits else ""),
@@ -426,7 +429,8 @@ def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
         raise UsageError(f"{path}: holds keys twice, with and without 'module.'", "save module.state_dict()")
     if odd := [f"{key}: {kind}" for key, tensor in tensors.items() if (kind := _oddity(tensor))]:
         raise UsageError(
-            f"{path} holds values that are not plain arrays of numbers: " + ", ".join(odd)[:_SHOWN],
+            f"{path} holds values that are not plain arrays of numbers: "
+            + shorten(", ".join(odd), _SHOWN, placeholder=" …"),
             "save module.state_dict() of the model in floats, its tensors dense",
         )
     return tensors
