@@ -295,8 +295,8 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
 def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) -> None:
     """Compare results, engines or builds: faster, slower or the same.
 
-    A, the baseline, and B are result files of `trtopt bench` or trtexec, or build folders or engines, which
-    take turns in one process. With --builds K the engines of two build folders are built K times again.
+    A, the baseline, and B are result files of `trtopt bench`, or build folders or engines, which take turns
+    in one process. With --builds K the engines of two build folders are built K times again.
 
     Verdicts on latency: FASTER, SLOWER, SAME or UNDECIDED, each with its reasons. Exits with 3 if B is slower
     at any batch size, and with 5 if B is not shown to be within --fail-on of A, so that it can gate a CI.

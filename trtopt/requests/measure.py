@@ -134,9 +134,7 @@ class CompareRequest(RunOptions, shared.TermsOptions, shared.JobOptions):
 
     a: Annotated[
         str | Path,
-        Argument(
-            "a result file (trtopt's or trtexec's), a build folder or an engine; with `builds` a folder."
-        ),
+        Argument("a result file, a build folder or an engine; with `builds` a folder."),
     ]
     b: Annotated[
         str | Path | None,
