@@ -7,12 +7,7 @@ from pathlib import Path
 import click
 
 from trtopt.cli.declared import command, option
-from trtopt.cli.outputs import (
-    JsonOutput,
-    json_option,
-    takes_stdout,
-    write_json,
-)
+from trtopt.cli.outputs import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.requests.build import VerifyRequest
 from trtopt.requests.shared import CacheDir
 
