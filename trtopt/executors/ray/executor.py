@@ -249,11 +249,12 @@ class _Run:
                 done = finished(list(self._sent), REPORT_S, fetch_local=False)
                 if not self._sent:
                     time.sleep(REPORT_S)
-                if done or time.monotonic() - read >= REPORT_S:  # an ended job's reports go with it
-                    self._read_reports(self._sent.values())
+                ended = {ref: self._sent.pop(ref) for ref in done}
+                yield from self._send()  # nodes are at work again while what has ended is read
+                if ended or time.monotonic() - read >= REPORT_S:  # an ended job's reports go with it
+                    self._read_reports([*self._sent.values(), *ended.values()])
                     read = time.monotonic()
-                for ref in done:
-                    one = self._sent.pop(ref)
+                for ref, one in ended.items():
                     yield from self._settled(one, self._outcome(one, ref))
                 for ref, why in self._stuck():
                     one = self._sent.pop(ref)

@@ -29,15 +29,15 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Any], 
     """What a job has come to, and which nodes it was sent to each time; it is lost on some of them."""
 
     def run(
-        lost_on: Sequence[str] = (), silent_on: Sequence[str] = (), retries: int = 2
+        lost_on: Sequence[str] = (), silent_on: Sequence[str] = (), retries: int = 2, jobs: int = 1
     ) -> tuple[list[Any], list[list[str]]]:
         sent: list[list[str]] = []
 
         def send(one: Any, to: Sequence[Node], limit_s: float | None) -> str:
             sent.append([node.name for node in to])
             one.number, one.nodes, one.node = len(sent), frozenset(node.id for node in to), to[0].id
-            one.at_work_since = time.monotonic() - 3600
-            return to[0].id
+            one.at_work_since = time.monotonic() - (3600 if silent_on else 0)
+            return to[0].id if jobs == 1 else str(len(sent))
 
         def get(ref: str, timeout: float | None = None) -> Any:
             if ref in lost_on:
@@ -55,13 +55,15 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Any], 
         nodes = SimpleNamespace(alive=NODES, look=lambda: None, name_of=str)
         cluster: Any = SimpleNamespace(
             nodes=nodes, mailbox=mailbox, send=send, retries=retries, note=lambda text: None,
-            is_cancelled=threading.Event(), receive=lambda one, reply, *_: reply,
+            is_cancelled=threading.Event(),
+            receive=lambda one, reply, *_: reply if jobs == 1 else len(sent),
         )  # fmt: skip
         for module in (running, connection):
             monkeypatch.setattr(module, "load_ray", lambda: ray)
         monkeypatch.setattr(running, "finished", finished)
-        one = running._Submission(0, JOB, Needs(gpus=0, is_alone=True))
-        return list(running._Run(cluster, [one], 60.0, lambda *_: None).outcomes()), sent
+        every = [running._Submission(index, JOB, Needs(gpus=0, is_alone=True)) for index in range(jobs)]
+        run = running._Run(cluster, every, 60.0, lambda *_: None)
+        return list(run.outcomes()), sent
 
     return run
 
@@ -80,3 +82,10 @@ def test_a_job_is_given_up_after_its_retries_with_what_befell_it(outcomes: Calla
     assert isinstance(error, DeviceError)
     assert "Lost: first is gone (on first); Lost: second is gone (on second)" in error.problem
     assert len(sent) == 2
+
+
+def test_nodes_are_at_work_again_before_the_outcomes_of_what_has_ended_are_read(
+    outcomes: Callable[..., Any],
+) -> None:
+    sent_when_read, _ = outcomes(jobs=4)  # of which two run at a time, one on each node
+    assert sent_when_read == [(0, 4), (1, 4), (2, 4), (3, 4)]
