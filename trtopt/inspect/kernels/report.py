@@ -221,7 +221,7 @@ def _with_rate(
     return msgspec.structs.replace(row, flops=flops or None, peak_share=share if flops else None)
 
 
-# Launches in groups, each with its time: by name, by type, by what they do, by the nodes that they serve.
+# Launches in groups, each with its time: by name, by what they do, by the nodes that they serve.
 
 
 _UNKNOWN = "unknown"

@@ -471,7 +471,9 @@ def ratio_over_loads(logs: Sequence[float]) -> Ratio:
 def ratio_of_runs(a: Sequence[Block], b: Sequence[Block]) -> Ratio:
     """B's median over A's, each of its blocks' medians, with the interval of either by signs.
 
-    The distances from both medians to their bounds add up as independent errors do (Zou and Donner,
+    A block counts once, because latencies within one are autocorrelated. Unlike loads, whose order is drawn,
+    the blocks of a run are only taken to be independent: what lasts longer than one, the intervals do not
+    know. The distances from both medians to their bounds add up as independent errors do (Zou and Donner,
     Construction of confidence limits about effect measures, Statistics in Medicine 27(10), 2008).
     """
     ours, theirs = ([math.log(median(block)) for block in side] for side in (a, b))
