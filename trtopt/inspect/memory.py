@@ -58,7 +58,7 @@ def timeline(memory: MemoryPass) -> MemoryTimeline:
         peak_bytes=peak,
         peak_phase=peak_phase,
         peak_by_phase=phases,
-        at_peak_bytes=_by_label(at_peak, memory),
+        at_peak_bytes=_by_label(sorted(at_peak, key=lambda one: -one.size_bytes), memory),
         leaked_bytes=tuple(event.size_bytes for event in live.values()),
         failed_bytes=tuple(failed),
         buffers_bytes=memory.buffers_bytes,
