@@ -100,6 +100,14 @@ def on_a_terminal(folder: Path, arguments: list[str]) -> tuple[int, str]:
     return process.wait(), written.decode().replace("\r\n", "\n")
 
 
+def test_progress_calls_the_current_folder_by_its_name(trtopt_cli: CommandLine) -> None:
+    folder = trtopt_cli.folder / "built"
+    assert trtopt_cli("build", DIGITS, "-o", folder, "--backend", "onnxruntime").returncode == 0
+    status, told = on_a_terminal(folder, ["report", "."])
+    assert status == 0, told
+    assert "writing the page of built" in told
+
+
 def assert_harmless(told: str) -> None:
     """Nothing in it is a control of the model's, and no line begins with the model's words."""
     assert [one for one in told if not one.isprintable() and one not in "\r\n"] == []

@@ -414,7 +414,7 @@ def _write_page(
     from trtopt.api import write_page
     from trtopt.cli.console import phases, say
 
-    with phases(f"writing the page of {folder.name}"):
+    with phases(f"writing the page of {folder.resolve().name}"):
         file = write_page(folder, other, output, leave_out_others=leave_out_others)
     say(f"trtopt: written: {file}", err=True)
 
