@@ -442,20 +442,35 @@ def _gemm(step: Step) -> list[Rows]:
 
 
 def _einsum(step: Step) -> list[Rows]:
-    left, arrow, out = step.text("equation", "").replace(" ", "").partition("->")
-    if not arrow or "." in left:
-        raise MixesError("has an equation with an ellipsis, or without an arrow")
-    terms = left.split(",")
+    left, arrow, right = step.text("equation", "").replace(" ", "").partition("->")
+    terms = [_labels(term, len(step.shape_at(place))) for place, term in enumerate(left.split(","))]
+    out = _labels(right, len(step.shape)) if arrow else _imply(terms)
     labels = {terms[place][own.axis] for place, own in step.rows.items()}
     first, *others = step.rows.values()
     label = labels.pop()
     if labels or not all(first.shares_rows_with(own) for own in others):
         raise MixesError("joins every sample with every other")
-    if any(term.count(label) != (place in step.rows) for place, term in enumerate(terms)):
-        raise MixesError("joins the batch with other rows")
+    for place, term in enumerate(terms):
+        if term.count(label) > (place in step.rows) and (
+            place in step.rows or step.shape_at(place)[term.index(label)] != 1 or not label.startswith("…")
+        ):
+            raise MixesError("joins the batch with other rows")
     if label not in out:
         raise MixesError("adds samples up")
     return _place(step, first, out.index(label))
+
+
+def _labels(term: str, rank: int) -> list[str]:
+    """The label of every axis; those that an ellipsis stands for are counted from the last."""
+    before, dots, after = term.partition("...")
+    hidden = range(rank - len(before) - len(after), 0, -1) if dots else ()
+    return [*before, *(f"…{place}" for place in hidden), *after]
+
+
+def _imply(terms: Sequence[Sequence[str]]) -> list[str]:
+    every = [label for term in terms for label in term]
+    hidden = sorted({label for label in every if label.startswith("…")}, reverse=True)
+    return [*hidden, *sorted(label for label in every if every.count(label) == 1 and label not in hidden)]
 
 
 # ── sample by sample ────────────────────────────────────────────────────────────────────────────────────

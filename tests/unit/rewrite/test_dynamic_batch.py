@@ -232,6 +232,17 @@ def test_axes_that_are_1_long_are_removed_by_number(tmp_path: Path) -> None:
     assert declared(graph) == [["batch", 3]]
 
 
+@pytest.mark.parametrize("equation", ["...ij,...kj->...ik", "hij,bhkj->bhik", "...ij,...kj"])
+def test_an_einsum_as_pytorch_exports_it_keeps_the_batch(equation: str, tmp_path: Path) -> None:
+    left = "x" if equation.startswith("...") else "w"
+    text = f"""
+        # w: float[3,4,5]
+        g (float[2,3,4,5] x) => (float[2,3,4,4] y) {{y = Einsum<equation="{equation}">({left}, x)}}"""
+    _, graph = dynamic(text, tmp_path)
+    assert declared(graph) == [["batch", 3, 4, 4]]
+    joined(tmp_path, 0)
+
+
 def test_an_expand_to_fewer_axes_than_its_input_has_keeps_the_batch(tmp_path: Path) -> None:
     text = """
         g (float[2,3,1] x) => (float[3,2,4] y) <int64[1] s = {4}>
