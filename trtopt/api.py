@@ -306,7 +306,7 @@ def report(request: ReportRequest) -> Path:
 def write_page(
     folder: Path, other: Path | None = None, output: Path | None = None, *, leave_out_others: bool = False
 ) -> Path:
-    """Write what a folder holds as a page, and the other beside it; without what other builds left there."""
+    """Write what a folder holds as a page, with the other next to it; not what other builds left there."""
     file = output or default_output(folder, other)
     check_output(file, PAGE)
     argv = command_line()

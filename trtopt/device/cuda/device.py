@@ -47,7 +47,7 @@ class CudaBuffer:
 
 
 class PinnedBuffer(CudaBuffer):
-    """See `device.api.HostBuffer`; once it is given back, views of `array` must not be used."""
+    """See `device.api.HostBuffer`; after its release, views of `array` must not be used."""
 
     def __init__(self, array: NDArray[np.uint8], release: Callable[[], object]) -> None:
         super().__init__(int(array.ctypes.data), array.nbytes, release)

@@ -280,7 +280,7 @@ def _forget() -> None:
 
 
 def interrupt_ort_process() -> None:
-    """End what it does; whoever asks next gets another."""
+    """End what it does; the next request starts another."""
     if _current is not None:
         _current.interrupt()
 

@@ -208,7 +208,7 @@ class InferenceStream:
 
 
 class Streams:
-    """One for computing; with `copies_apart` one for each direction beside it, else copies are on it too."""
+    """One for computing; with `copies_apart` one for each direction as well, else copies are on it too."""
 
     def __init__(self, device: Device, resources: ExitStack, *, copies_apart: bool) -> None:
         count = 3 if copies_apart else 1

@@ -1,6 +1,6 @@
 """The sampling loop: keeps streams busy and collects their queries until a criterion is met.
 
-Beside it a minimal loop around the library's calls shows what the sampling loop adds.
+A minimal loop around the library's calls, next to it, shows what the sampling loop adds.
 """
 
 from __future__ import annotations

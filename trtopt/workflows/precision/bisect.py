@@ -318,7 +318,7 @@ def _check_terms(builder: EngineBuilder, own: str, request: BisectRequest) -> No
 def judge_engines(
     checker: Checker, builder: EngineBuilder, request: BisectRequest, model: ModelFile, folder: Path
 ) -> tuple[CheckedSubject, ...]:
-    """By the engines that are built of a model as it is and run; all builds share one timing cache."""
+    """By running the engines that are built of a model unchanged; all builds share one timing cache."""
     source, built = folder / "variant.onnx", folder / "engines"
     model_file.save(model, source)
     recipe = make_recipe(

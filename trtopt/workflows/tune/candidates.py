@@ -81,7 +81,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Change:
-    """One step away from the incumbent; what is empty or None stays what it is.
+    """One step away from the incumbent; what is empty or None does not change.
 
     `recipe` are fields of the incumbent's `Recipe`; `streams` run its engine as it is; `fresh` builds again
     without a timing cache. The first guess, and how many builds of the incumbent it takes, are the kind's own
