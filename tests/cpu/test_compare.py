@@ -239,5 +239,8 @@ def test_a_truncated_or_foreign_file_is_refused(result: Path, trtopt_cli: Comman
     cut = trtopt_cli.folder / "cut.json"
     cut.write_bytes(result.read_bytes()[:1000])
     assert "cannot be read as a result file" in trtopt_cli.fails(1, "compare", result, cut)
+    theirs = trtopt_cli.folder / "times.json"
+    theirs.write_text('[{"h2dMs": 0.0, "computeMs": 9.0, "d2hMs": 0.0, "latencyMs": 9.0}]')
+    assert "trtopt bench --json" in trtopt_cli.fails(1, "compare", result, theirs)
     assert "does not exist" in trtopt_cli.fails(2, "compare", result, "nowhere.json")
     assert "--threshold" in trtopt_cli.fails(2, "compare", result, result, "--threshold", "2")

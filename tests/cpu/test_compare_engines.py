@@ -5,7 +5,6 @@ A shared test machine is noisy: what is asserted of verdicts is that they follow
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -197,26 +196,6 @@ def test_folders_of_unlike_work_are_compared_only_when_forced_and_report_it(
     told = trtopt_cli.fails(2, "compare", plain, longer, "--builds", "2", "--batch", "2", *asked)
     assert "batch 2: input 'x', 2×8 and 2×16" in told
     assert "the models" not in told
-
-
-QUERY = {"h2dMs": 0.1, "computeMs": 0.5, "d2hMs": 0.05, "latencyMs": 0.65, "startEnqMs": 1.0}
-
-
-def exported(folder: Path, name: str, factor: float = 1.0) -> str:
-    """A file as trtexec writes it: 200 queries that vary by parts in a thousand."""
-    factors = [factor * (1 + 1e-3 * (index % 7)) for index in range(200)]
-    queries = [{key: value * each for key, value in QUERY.items()} for each in factors]
-    (folder / name).write_text(json.dumps(queries))
-    return name
-
-
-def test_what_trtexec_exported_is_compared(trtopt_cli: CommandLine) -> None:
-    a, b = exported(trtopt_cli.folder, "a.json"), exported(trtopt_cli.folder, "b.json", 1.2)
-    done = trtopt_cli("compare", a, b, "--markdown", "--json", "c.json")
-    assert done.returncode == 3, done.stderr
-    assert table(done.stdout)[0][-1] == "SLOWER"
-    assert "H2D + compute + D2H" in done.stdout
-    assert json.loads((trtopt_cli.folder / "c.json").read_text())["verdicts"][0]["verdict"] == "SLOWER"
 
 
 @needs_no_gpu
