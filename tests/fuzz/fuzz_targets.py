@@ -208,8 +208,8 @@ def _inspector(path: Path) -> None:
 TARGETS = {
     "onnx": Target(2000, "onnx", "*.onnx", change.message_changed, _model, whole=True),
     "weights": Target(1500, "onnx", "[el]*.onnx", change.message_changed, _weights, whole=True),
-    "recipe": Target(2000, "recipe", "*.toml", change.toml_changed, _recipe),
-    "model spec": Target(2000, "spec", "*.toml", change.toml_changed, _spec),
+    "recipe": Target(2400, "recipe", "*.toml", change.toml_changed, _recipe),
+    "model spec": Target(2400, "spec", "*.toml", change.toml_changed, _spec),
     "npz": Target(2500, "npz", "*.npz", arrays.npz_changed, _data),
     "Polygraphy JSON": Target(2500, "polygraphy", "*.json", arrays.encoded_arrays_changed, _data),
     "manifest": Target(500, "build", "manifest.json", change.json_changed, _build_folder, whole=True),
@@ -218,7 +218,7 @@ TARGETS = {
     "stored result": Target(100, "results", "bench.json", change.json_changed, _result),
     "profile": Target(120, "build", "profile.json", change.json_changed, _profile),
     "page": Target(60, "build", "*[!s].json", change.json_changed, _page, whole=True),
-    "calibration table": Target(3000, "table", "*.json", change.json_changed, _table),
+    "calibration table": Target(3300, "table", "*.json", change.json_changed, _table),
     "timing cache": Target(1200, "cache", "timing.cache", arrays.header_changed, _cache),
     "inspector": Target(1000, "build", "batch?.layers.json", change.json_changed, _inspector),
 }
