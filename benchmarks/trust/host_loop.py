@@ -28,7 +28,7 @@ from onnx import TensorProto, helper
 
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.ort.runtime import KEY, OnnxRuntimeSession, OnnxRuntimeTarget
-from trtopt.measure.contracts import changed, contract_named
+from trtopt.measure.contracts import contract_named, with_terms
 from trtopt.measure.loop.inference_stream import InferenceStream, Query
 from trtopt.measure.loop.run_pass import terms_of
 from trtopt.measure.loop.sampling import Until, no_garbage_collection, sample
@@ -95,7 +95,7 @@ def compare(size: int, *, transfers: bool) -> dict[str, Any]:
     session = target.load(model(size))
     assert isinstance(session, OnnxRuntimeSession)
     shapes = {spec.name: tuple(int(axis) for axis in spec.shape) for spec in session.inputs}
-    contract = changed(contract_named("isolated"), {"transfers": transfers})
+    contract = with_terms(contract_named("isolated"), {"transfers": transfers})
     data = random_batch(session.inputs, shapes)
     stream = InferenceStream(target.device, session, shapes, data, terms_of("latency", contract))
     binding, ort = session._session.io_binding(), session._session

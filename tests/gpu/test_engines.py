@@ -30,7 +30,7 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.files.manifests import read_manifest
-from trtopt.measure.contracts import changed, contract_named
+from trtopt.measure.contracts import contract_named, with_terms
 from trtopt.measure.load.arrivals import Load, arrivals_s, keeps_up
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.records import EngineArtifact
@@ -58,7 +58,7 @@ def test_an_engine_computes_what_onnx_runtime_computes(
     images = np.load(HELDOUT)["images"][:8]
     target = open_target("tensorrt")
     session = target.load(_engine(built, "batch8"))
-    agreed = changed(contract_named(contract), changes)
+    agreed = with_terms(contract_named(contract), changes)
     inference_stream = InferenceStream(
         target.device, session, {"images": images.shape}, {"images": images}, agreed
     )

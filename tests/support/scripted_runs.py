@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
-from trtopt.measure.contracts import changed, contract_named
+from trtopt.measure.contracts import contract_named, with_terms
 from trtopt.measure.loop.run_pass import Subject
 from trtopt.measure.loop.sample_groups import measure
 from trtopt.measure.loop.stopping import Limits
@@ -41,7 +41,7 @@ def counted(queries: int, warmups: int = 1) -> Limits:
 def terms(name: str, **changes: Any) -> Contract:
     """A contract with other terms; None leaves a term as it is."""
     given = {term: value for term, value in changes.items() if value is not None}
-    return changed(contract_named(name), given)
+    return with_terms(contract_named(name), given)
 
 
 def run(device: ScriptedDevice, contract: Contract, mode: Mode, limits: Limits) -> Measurement:

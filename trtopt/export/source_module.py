@@ -271,7 +271,7 @@ def from_callable(reference: str) -> Subject:
         or not all(isinstance(tensor, torch.Tensor) for tensor in parts[1].values())
     ):
         raise UsageError(
-            f"{reference} returned {_described(made)}",
+            f"{reference} returned {_describe(made)}",
             "return (module, {input name: example tensor}), "
             f"and third, if axes other than a leading batch vary, {_AXES}",
         )
@@ -296,7 +296,7 @@ def from_callable(reference: str) -> Subject:
     )
 
 
-def _described(made: object) -> str:
+def _describe(made: object) -> str:
     if isinstance(made, tuple):
         return f"a tuple of {', '.join(type(part).__name__ for part in made)}"
     return f"a {type(made).__name__}"

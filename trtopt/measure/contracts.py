@@ -50,12 +50,17 @@ _LIMITS = {"queue_ahead": (0, 1024), "streams": (1, 1024)}
 
 
 def contract_named(name: str) -> Contract:
-    """A contract by name, or by the name that `changed` gives one: `trtexec-11+no-graph`."""
+    """A contract by name, or by the name that `with_terms` gives one: `trtexec-11+no-graph`."""
     base, *changes = name.split("+")
     terms = dict(map(_change, changes))
     if base not in CONTRACTS or not {*terms} <= {*TERMS}:
         raise UsageError(f"--contract {name}: no such contract", f"choose among {', '.join(CONTRACTS)}")
-    return changed(CONTRACTS[base], terms)
+    return with_terms(CONTRACTS[base], terms)
+
+
+def contract_for(name: str | None, terms: Mapping[str, object] | None = None) -> Contract:
+    """The contract that a request names, else the default one, with the request's terms."""
+    return with_terms(contract_named(name or DEFAULT), terms or {})
 
 
 def _change(text: str) -> tuple[str, object]:
@@ -67,7 +72,7 @@ def _change(text: str) -> tuple[str, object]:
     return term.removeprefix("no-"), not term.startswith("no-")
 
 
-def changed(contract: Contract, terms: Mapping[str, object]) -> Contract:
+def with_terms(contract: Contract, terms: Mapping[str, object]) -> Contract:
     """The contract with other terms; its name shows all that differs: `trtexec-11+no-graph+streams=2`."""
     _check_ranges(terms)
     try:

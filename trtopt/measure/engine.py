@@ -15,7 +15,7 @@ from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.errors import DeviceError, IncompatibleEngineError, MeasurementError
 from trtopt.files.manifests import read_verified
-from trtopt.measure.contracts import changed
+from trtopt.measure.contracts import with_terms
 from trtopt.measure.load.arrivals import Load
 from trtopt.measure.load.load_pass import LoadSettings, measure_load, search_load
 from trtopt.measure.loop.buffers import Inputs
@@ -182,7 +182,7 @@ def _take_passes(
         if terms.queue_ahead or terms.streams > 1:
             passes["throughput"] = partial(sample, terms, "throughput", limits)
         if terms.streams > 1:
-            passes["single_stream"] = partial(sample, changed(terms, {"streams": 1}), "throughput", limits)
+            passes["single_stream"] = partial(sample, with_terms(terms, {"streams": 1}), "throughput", limits)
         if load is not None and load.goal is not None:
 
             def search() -> LoadSearch:

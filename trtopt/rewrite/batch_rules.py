@@ -600,7 +600,7 @@ def _ways(rows: Rows, out: Shape, batch: int) -> list[Rows]:
 
 
 def _open(target: Sequence[int] | None, way: Rows, rows: Rows, batch: int) -> tuple[Number, ...] | None:
-    """The target, as far as it is known, with the batch's axis left open; None if it cannot be."""
+    """The target, where it is known, with the batch's axis left open; None if it cannot be."""
     copies = way.axis == rows.axis and way.length == rows.length
     new: list[Number]
     if target is None:

@@ -16,7 +16,7 @@ from trtopt.executors.api import THIS_HOST, Executor, run_jobs_of
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.measure.analysis.outcomes import Work
-from trtopt.measure.contracts import THRESHOLD, WARMUP_S, changed
+from trtopt.measure.contracts import THRESHOLD, WARMUP_S, with_terms
 from trtopt.measure.loop.interleaved import BLOCK_QUERIES, InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.loop.rounds import ValidRounds, latency_blocks
 from trtopt.measure.statistics.comparison import RUN_BLOCKS, Block, Comparison, Noise, RunSpread, compare
@@ -99,7 +99,7 @@ def work_of(source_sha256: str, engines: Mapping[int, LoadedEngine]) -> Work:
 
 def with_streams(contract: Contract, streams: int) -> Contract:
     """The terms with so many streams."""
-    return changed(contract, {"streams": streams}) if streams > 1 else contract
+    return with_terms(contract, {"streams": streams}) if streams > 1 else contract
 
 
 def short_turns(duration: float) -> int:

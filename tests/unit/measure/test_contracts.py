@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from tests.support.command_line import DIGITS
 from trtopt.errors import UsageError
 from trtopt.measure import contracts
-from trtopt.measure.contracts import CONTRACTS, TERMS, changed, contract_named, flag
+from trtopt.measure.contracts import CONTRACTS, TERMS, contract_named, flag, with_terms
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "graph": st.booleans(),
@@ -47,13 +47,13 @@ def test_serving_is_what_a_good_server_does() -> None:
     ],
 )
 def test_a_changed_contract_tells_every_change(base: str, terms: dict[str, object], name: str) -> None:
-    assert changed(contract_named(base), terms).name == name
+    assert with_terms(contract_named(base), terms).name == name
 
 
 @given(st.sampled_from(list(CONTRACTS)), CHANGES, CHANGES)
 def test_a_name_tells_the_terms_and_not_the_way_to_them(base: str, first: Any, second: Any) -> None:
-    contract = changed(changed(CONTRACTS[base], first), second)
-    assert contract == changed(CONTRACTS[base], first | second)
+    contract = with_terms(with_terms(CONTRACTS[base], first), second)
+    assert contract == with_terms(CONTRACTS[base], first | second)
     differing = [term for term in VALUES if getattr(contract, term) != getattr(CONTRACTS[base], term)]
     told = contract.name.split("+")[1:]
     assert sorted(told) == sorted(flag(term, getattr(contract, term)) for term in differing)
@@ -76,7 +76,7 @@ def test_a_name_tells_the_terms_and_not_the_way_to_them(base: str, first: Any, s
 )
 def test_a_term_that_cannot_be_is_refused(terms: Any, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        changed(CONTRACTS["trtexec-11"], terms)
+        with_terms(CONTRACTS["trtexec-11"], terms)
 
 
 def test_a_contract_that_there_is_not_is_refused_with_those_there_are() -> None:

@@ -20,7 +20,7 @@ from statistics import fmean, median, stdev
 
 import msgspec
 
-from trtopt.measure.contracts import TERMS, changed, one_in_flight
+from trtopt.measure.contracts import TERMS, one_in_flight, with_terms
 from trtopt.measure.loop.interleaved import Variant
 from trtopt.measure.loop.rounds import ValidRounds
 from trtopt.measure.statistics.comparison import by_load
@@ -52,7 +52,7 @@ def steps_between(start: Contract, end: Contract) -> tuple[Step, ...]:
     steps, current = [Step(START, start)], start
     changing = [term for term in order if getattr(start, term) != getattr(end, term)]
     for term in changing[:-1]:
-        current = changed(current, {term: getattr(end, term)})
+        current = with_terms(current, {term: getattr(end, term)})
         steps.append(Step(term, current))
     if changing:
         steps.append(Step(changing[-1], end))

@@ -150,12 +150,12 @@ def unlike_work(a: Work, b: Work) -> list[str]:
 def _unlike_shapes(batch: int, a: Mapping[str, Shape], b: Mapping[str, Shape]) -> list[str]:
     names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
     return [
-        f"batch {batch}: input {name!r}, {_described(a.get(name))} and {_described(b.get(name))}"
+        f"batch {batch}: input {name!r}, {_describe(a.get(name))} and {_describe(b.get(name))}"
         for name in names
     ]
 
 
-def _described(shape: Shape | None) -> str:
+def _describe(shape: Shape | None) -> str:
     if shape is None:
         return "not there"
     return "×".join(map(str, shape)) if shape else "a scalar"

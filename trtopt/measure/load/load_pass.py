@@ -12,7 +12,7 @@ import msgspec
 from trtopt.device.api import ClockSensor, Device, ProgressSink, Session
 from trtopt.errors import DeviceError, MeasurementError
 from trtopt.measure.analysis.interference import evaluate_groups
-from trtopt.measure.contracts import changed
+from trtopt.measure.contracts import with_terms
 from trtopt.measure.load.arrivals import (
     Goal,
     Load,
@@ -149,9 +149,9 @@ class WarmStreams:
         )
 
 
-def polled(contract: Contract) -> Contract:
+def with_polling(contract: Contract) -> Contract:
     """The host polls, whatever the contract's `sync`: waiting for one event it would miss arrivals."""
-    return changed(contract, {"sync": "spin"})
+    return with_terms(contract, {"sync": "spin"})
 
 
 @contextmanager
@@ -161,13 +161,18 @@ def warm_streams(
     """Inference streams of the contract, warmed up in a closed loop."""
     with ExitStack() as resources:
         inference_streams, contract, notes = open_inference_streams(
-            device, session, subject, contract, polled, resources
+            device, session, subject, contract, with_polling, resources
         )
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         with no_garbage_collection():
             _warm_up(device, inference_streams, warm)
             yield WarmStreams(
-                device, inference_streams, device.clock_sensor(), polled(contract), warm.reason, tuple(notes)
+                device,
+                inference_streams,
+                device.clock_sensor(),
+                with_polling(contract),
+                warm.reason,
+                tuple(notes),
             )
 
 

@@ -26,7 +26,7 @@ from trtopt.records.tensors import VECTORS
 Bindings = tuple[Binding, ...]
 
 
-def fixed(bindings: Bindings) -> Bindings:
+def of_fixed_size(bindings: Bindings) -> Bindings:
     """Those whose size is known before running."""
     return tuple(binding for binding in bindings if not binding.is_data_dependent)
 
@@ -34,7 +34,7 @@ def fixed(bindings: Bindings) -> Bindings:
 def device_buffers(device: Device, bindings: Bindings, resources: ExitStack) -> dict[str, DeviceBuffer]:
     """Device memory for every input and output of fixed size; `resources` gives it back."""
     buffers = {}
-    for binding in fixed(bindings):
+    for binding in of_fixed_size(bindings):
         buffers[binding.name] = device.device_buffer(binding.nbytes)
         resources.callback(buffers[binding.name].close)
     return buffers
@@ -46,7 +46,7 @@ def host_buffers(
     """Host memory for every input and output of fixed size, page-locked or not, with the input data in it."""
     allocate = device.pinned_buffer if pinned else device.pageable_buffer
     buffers = {}
-    for binding in fixed(bindings):
+    for binding in of_fixed_size(bindings):
         buffers[binding.name] = allocate(binding.nbytes)
         resources.callback(buffers[binding.name].close)
     put(bindings, data, buffers)

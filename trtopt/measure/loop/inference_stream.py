@@ -37,8 +37,8 @@ from trtopt.measure.loop.buffers import (
     array_in,
     device_buffers,
     fill,
-    fixed,
     host_buffers,
+    of_fixed_size,
     put,
 )
 from trtopt.records import Contract, Shape
@@ -91,7 +91,7 @@ class InferenceStream:
         self._context = session.context(shapes)
         resources.callback(self._context.close)
         # a context has one place for outputs of data-dependent size: its queries run one after the other
-        is_shared = fixed(self.bindings) != self.bindings
+        is_shared = of_fixed_size(self.bindings) != self.bindings
         self._streams = Streams(device, resources, copies_apart=contract.transfers and not is_shared)
         slots = contract.queue_ahead + 1
         self._hosts = [
@@ -156,7 +156,7 @@ class InferenceStream:
         wait: Callable[[], object] = stream.synchronize
         calls: list[Callable[[], object]] = [self._first_launch]
         if self.contract.transfers:
-            copies = fixed(self.bindings)
+            copies = of_fixed_size(self.bindings)
             to_device, to_host = self._device.copy_to_device, self._device.copy_to_host
             calls = [
                 *(partial(to_device, memory[i.name], host[i.name], stream) for i in copies if i.is_input),
@@ -173,7 +173,7 @@ class InferenceStream:
 
         Call it when every slot has run a query and none is in flight.
         """
-        outputs = [binding for binding in fixed(self.bindings) if not binding.is_input]
+        outputs = [binding for binding in of_fixed_size(self.bindings) if not binding.is_input]
         if not self.contract.transfers:
             stream = self._streams.compute
             for binding in outputs:
@@ -290,7 +290,7 @@ class InFlightQuery:
         self._streams, self._host = streams, host
         self._stages = {timed: Stages(device, contract, resources, timed=timed) for timed in (False, True)}
         self._inputs = [binding.name for binding in context.bindings if binding.is_input]
-        self._outputs = [binding.name for binding in fixed(context.bindings) if not binding.is_input]
+        self._outputs = [binding.name for binding in of_fixed_size(context.bindings) if not binding.is_input]
         self.sized = SizedCopies(device, context)
         resources.callback(self.sized.close)
         self._calls = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trtopt.device.api import Device, Session
-from trtopt.measure.contracts import changed, one_in_flight
+from trtopt.measure.contracts import one_in_flight, with_terms
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.records import Contract, EngineRef, Shape
@@ -58,14 +58,14 @@ def open_inference_streams(
 ) -> tuple[list[InferenceStream], Contract, list[str]]:
     """One per stream, all without a CUDA graph if one refuses it; the contract that is kept, and notes.
 
-    `as_run` gives a contract's terms in this pass; last, for `changed` would name them all.
+    `as_run` gives a contract's terms in this pass; last, for `with_terms` would name them all.
     """
     inference_streams = _inference_streams(device, session, subject, as_run(contract), resources)
     refused = next((one.graph_refused for one in inference_streams if one.graph_refused), None)
     notes = []
     if refused is not None:
         resources.close()  # all streams run on the same terms, or the result has none
-        contract = changed(contract, {"graph": False})
+        contract = with_terms(contract, {"graph": False})
         inference_streams = _inference_streams(device, session, subject, as_run(contract), resources)
         notes.append(f"measured without a CUDA graph: {refused}")
     return inference_streams, contract, notes + _notes_on(device, inference_streams[0])

@@ -23,7 +23,7 @@ from trtopt.errors import ArtifactError, DeviceError, TrtoptError, UsageError
 from trtopt.executors.api import THIS_HOST, run_job
 from trtopt.files.page_cache import drop_from_cache
 from trtopt.measure.cold_start import ColdStartJob
-from trtopt.measure.contracts import DEFAULT, changed, contract_named
+from trtopt.measure.contracts import contract_for
 from trtopt.measure.engine import BenchJob, KernelJob, RangesJob
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.stopping import EARLIEST_S
@@ -52,7 +52,7 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
     check_request(request)
     job_of = partial(
         BenchJob,
-        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
+        contract=contract_for(request.contract, request.terms),
         data=str(request.data) if request.data is not None else None,
         load=load_settings(request.load, request.max_latency),
         warmup_s=request.warmup,

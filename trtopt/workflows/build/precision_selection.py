@@ -34,7 +34,7 @@ from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, losing_vectors, region_times
-from trtopt.measure.contracts import DEFAULT, THRESHOLD, contract_named
+from trtopt.measure.contracts import THRESHOLD, contract_for
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.loop.rounds import notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import Comparison
@@ -168,7 +168,7 @@ class _PrecisionSelection:
         self._workbench, self._listener = workbench, workbench.listener
         self._candidates = Candidates(base, folder, plans[0].backend, terms.request, terms.bounds)
         data = self._fitting_data()
-        self._setting = Setting(contract_named(DEFAULT), _DURATION_S, data)
+        self._setting = Setting(contract_for(None), _DURATION_S, data)
         self._regions: dict[str, dict[str, tuple[RegionTime, ...]]] = {plan.label: {} for plan in plans}
         self._searches: dict[str, FormSearch] = {}
         self._made: dict[Forms, Entry] = {}
@@ -253,9 +253,9 @@ class _PrecisionSelection:
 
     def _build_and_try(self, made: Sequence[Entry], wanted: Mapping[Forms, Sequence[BuildPlan]]) -> None:
         """Build what is made, then forms; the graph of each form is made while the one before is built."""
-        with ThreadPoolExecutor(1, "graphs") as beside:
+        with ThreadPoolExecutor(1, "graphs") as graphs:
             coming = {
-                forms: beside.submit(self._candidates.make_int8, _name_of(forms), forms)
+                forms: graphs.submit(self._candidates.make_int8, _name_of(forms), forms)
                 for forms in wanted
                 if forms not in self._made
             }
@@ -270,7 +270,7 @@ class _PrecisionSelection:
 
     def _try_form(self, forms: Forms, coming: Future[Entry] | None, plans: Sequence[BuildPlan]) -> None:
         """Build one, unless it cannot be made, or misses a bound."""
-        entry = self._made.get(forms) if coming is None else self._made_form(forms, coming)
+        entry = self._made.get(forms) if coming is None else self._await_form(forms, coming)
         searches = [self._searches[plan.label] for plan in plans]
         for search in searches:
             search.measured[forms] = None
@@ -290,7 +290,7 @@ class _PrecisionSelection:
         for search in searches:
             search.built += 1
 
-    def _made_form(self, forms: Forms, coming: Future[Entry]) -> Entry | None:
+    def _await_form(self, forms: Forms, coming: Future[Entry]) -> Entry | None:
         """INT8 in a form; None where it cannot be made, if that was not requested or others were."""
         is_required = self._terms.requested == "int8" and not self._made
         entry = self._make(_name_of(forms), coming.result, is_required=is_required)

@@ -10,7 +10,7 @@ from trtopt.errors import UsageError
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants
 from trtopt.measure.analysis.outcomes import Compared, Comparisons, Gaps, Outcome
-from trtopt.measure.contracts import DEFAULT, DURATION_S, TERMS, changed, contract_named
+from trtopt.measure.contracts import DURATION_S, TERMS, contract_for, contract_named
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
 from trtopt.options import declared_in
 from trtopt.recipe import WHERE, batch_sizes
@@ -46,7 +46,7 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
     if request.fail_on is not None and second is None:
         raise UsageError("--fail-on: there is no B that could fail", "give B, or omit --fail-on")
     setting = Setting(
-        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
+        contract=contract_for(request.contract, request.terms),
         duration=DURATION_S if request.duration is None else request.duration,
         data=None if request.data is None else str(request.data),
         timeout=request.timeout,

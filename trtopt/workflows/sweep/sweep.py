@@ -19,7 +19,7 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
-from trtopt.measure.contracts import DEFAULT, changed, contract_named
+from trtopt.measure.contracts import contract_for
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import (
     GRAPH_PRECISIONS,
@@ -96,7 +96,7 @@ def terms_of(onnx: OnnxArtifact, request: SweepRequest, builder: EngineBuilder) 
         model_sha256=onnx.sha256,
         backend=builder.backend,
         device=builder.device,
-        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
+        contract=contract_for(request.contract, request.terms),
         recipe=msgspec.json.encode(kept, order="deterministic").decode(),
         warmup_s=request.warmup,
         duration_s=request.duration,

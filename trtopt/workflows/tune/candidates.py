@@ -83,7 +83,7 @@ class Prediction:
 class Change:
     """One step away from the incumbent; what is empty or None does not change.
 
-    `recipe` are fields of the incumbent's `Recipe`; `streams` run its engine as it is; `fresh` builds again
+    `recipe` are fields of the incumbent's `Recipe`; `streams` run its engine unchanged; `fresh` builds again
     without a timing cache. The first guess, and how many builds of the incumbent it takes, are the kind's own
     where they are None; `evidence` says why it is tried. It takes the baseline's measurement so many times as
     `measurements` says.

@@ -25,7 +25,7 @@ from trtopt.executors.api import THIS_HOST, Executor, run_jobs_of
 from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import lock, scratch_beside, scratch_folder
 from trtopt.files.outputs import remove_abandoned
-from trtopt.measure.contracts import DEFAULT, contract_named
+from trtopt.measure.contracts import contract_for
 from trtopt.measure.loop.interleaved import BLOCK_QUERIES
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import WHERE, Recipe, batch_sizes, io_request, recipe_json
@@ -315,7 +315,7 @@ def _terms(onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder) -> 
         backend=builder.backend,
         device=builder.device,
         objective=request.objective,
-        contract=contract_named(request.contract or DEFAULT),
+        contract=contract_for(request.contract),
         batch=batches_of(request, onnx.fixed_batch, onnx),
         recipe=recipe_json(recipe),
         data=None if request.data is None else fingerprint_of(request.data),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trtopt.measure.analysis.gap_ledger import START, Point, ledger, steps_between
-from trtopt.measure.contracts import CONTRACTS, changed
+from trtopt.measure.contracts import CONTRACTS, with_terms
 from trtopt.records import Contract
 from trtopt.report.comparison import ledger_rows
 
@@ -62,7 +62,7 @@ def test_streams_and_queue_are_named_with_their_value() -> None:
 
 
 def test_pinning_changes_while_transfers_are_on() -> None:
-    pageable = changed(OLD, {"pinned": False})
+    pageable = with_terms(OLD, {"pinned": False})
     assert [step.term for step in steps_between(NEW, pageable)[1:]] == [
         "graph",
         "transfers",
