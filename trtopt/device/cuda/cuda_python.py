@@ -40,6 +40,11 @@ def checked(runtime: Any, result: tuple[Any, ...], doing: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def _call(runtime: Any, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """See `CudaDevice`; what a query does in its timed region calls its function itself."""
+    return checked(runtime, function(*arguments), doing)
+
+
 def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> Graph:
     """Capture work on any stream of the primary context, whichever binding made it."""
     mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
@@ -152,11 +157,9 @@ class _Event:
 class CudaPythonDevice(CudaDevice):
     """See `device.api.Device`."""
 
+    _call = staticmethod(_call)
     _streams, _events = _Stream, _Event
     _memory_info, _profiler = "cudaMemGetInfo", ("cudaProfilerStart", "cudaProfilerStop")
-
-    def call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        return checked(self.library, function(*arguments), doing)
 
     def _allocate(self, doing: str, nbytes: int) -> tuple[int, Callable[[], object]]:
         address = int(self.call(doing, self.library.cudaMalloc, nbytes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ class PinnedBuffer(CudaBuffer):
 class CudaDevice:
     """See `device.api.Device`; what makes streams and events is the binding's, given the device."""
 
+    _call: Callable[..., Any]
+    """Calls a function of a binding's with arguments; what fails is a DeviceError that says what was done."""
     _streams: Callable[..., Stream]
     _events: Callable[..., Event]
     _memory_info: str
@@ -65,12 +68,9 @@ class CudaDevice:
 
     def __init__(self, library: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
         self.library = library
+        self.call = partial(self._call, library)  # no frame more: a query's own calls go this way
         self.info = info
         self._marks = marks
-
-    def call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the binding's; what it reports as failed is a DeviceError that says `doing`."""
-        raise NotImplementedError
 
     is_synchronous = False
     now = staticmethod(time.perf_counter)

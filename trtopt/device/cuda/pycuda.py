@@ -22,7 +22,7 @@ from trtopt.records import DeviceInfo
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which pycuda does not name
 
 
-def _checked(driver: Any, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def _call(driver: Any, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of pycuda's, with the errors of cuda-python's binding."""
     try:
         return function(*arguments)
@@ -82,15 +82,13 @@ class _Event:
 class PycudaDevice(CudaDevice):
     """See `device.api.Device`."""
 
+    _call = staticmethod(_call)
     _streams, _events = _Stream, _Event
     _memory_info, _profiler = "mem_get_info", ("start_profiler", "stop_profiler")
 
     def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
         super().__init__(driver, info, marks)
         self._context = context
-
-    def call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        return _checked(self.library, doing, function, *arguments)
 
     def _allocate(self, doing: str, nbytes: int) -> tuple[int, Callable[[], object]]:
         memory = self.call(doing, self.library.mem_alloc, nbytes)
@@ -168,5 +166,5 @@ def open_device(marks: NvtxMarks = UNMARKED) -> PycudaDevice:
         context.push()
         return context
 
-    context = _checked(driver, "choosing the device", enter)
+    context = _call(driver, "choosing the device", enter)
     return PycudaDevice(driver, context, info, marks)
