@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -14,6 +15,7 @@ from trtopt.measure.analysis.findings import (
     doubts_of,
     hints_of,
     is_on_host,
+    is_unsteady,
     loads_of,
     measurements_of,
     remarks,
@@ -67,6 +69,10 @@ _LAZY_SHARE = 0.1
 
 _BINS = 60
 _WIDTHS = 5
+_CELLS = 7
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+"""The first is of no query."""
+
 _Row = tuple[BenchPoint, dict[str, float | None]]
 
 
@@ -89,7 +95,7 @@ def bench_view(report: BenchReport, subject: str = "") -> View:
 def _parts(report: BenchReport, rows: Sequence[_Row]) -> Iterator[Block]:
     yield _latencies(report, rows)
     yield from _curve(rows)
-    yield from _histograms(report.points)
+    yield from _histograms(report)
     yield from _loads(report.points)
     yield from _starts(report.points)
     yield from (_layers(point.batch, point.layers) for point in report.points if point.layers is not None)
@@ -137,6 +143,7 @@ def _latencies(report: BenchReport, rows: Sequence[_Row]) -> Table:
         Column("batch", lambda row: f"{row[0].batch}{trust_of(row[0], on_host=on_host).mark}", ""),
         *map(_figure, FIGURES),
         Column("queries", lambda row: len(row[0].latency.samples.start_ms), ",", face="page"),
+        Column("latency", lambda row: _bars(row[0], on_host=on_host), fit="cut", is_optional=True),
     ]
     caption = (
         f"latency: host clock, one query in flight, {span} queries per batch; compute, H2D, D2H: medians "
@@ -166,26 +173,44 @@ def _curve(rows: Sequence[_Row]) -> Iterator[Chart]:
     yield chart(title, drawn, says, bars, line, height=230, resolve={"scale": {"y": "independent"}})
 
 
-def _histograms(points: Iterable[BenchPoint]) -> Iterator[Chart]:
-    """How often each latency was measured, at each batch size."""
-    for point in points:
+def _bars(point: BenchPoint, *, on_host: bool) -> str | None:
+    """An unsteady row's histogram in one cell: the last bar has all slower ones."""
+    latency = point.latency.samples.latency_ms
+    if not latency or not is_unsteady(point, on_host=on_host):
+        return None
+    low, top = _drawn_range(latency)
+    counts, _ = np.histogram(np.minimum(latency, top), _CELLS, (low, top))
+    heights = np.ceil(counts / counts.max() * (len(_HEIGHTS) - 1)).astype(int)
+    return "".join(_HEIGHTS[height] for height in heights)
+
+
+def _drawn_range(values: Sequence[float]) -> tuple[float, float]:
+    """Up to the median plus five times the width of the middle 80 %: a few slow ones would squeeze the rest.
+
+    Wide enough to be divided, where all are alike.
+    """
+    low, middle, high = np.percentile(values, (10, 50, 90))
+    first = min(values)
+    return first, max(first * (1 + 1e-9), min(max(values), float(middle + _WIDTHS * (high - low))))
+
+
+def _histograms(report: BenchReport) -> Iterator[Chart]:
+    """How often each latency was measured, at each batch size; of several those of steady rows are folded."""
+    is_alone = len(report.points) == 1
+    for point in report.points:
         latency = point.latency.samples.latency_ms
         if latency:
             named = {f"p{p:g}": value for p in (50, 90, 99) if (value := percentile(latency, p)) is not None}
-            yield histogram(f"Batch {point.batch}: latency of {len(latency):,} queries", latency, named)
+            drawn = histogram(f"Batch {point.batch}: latency of {len(latency):,} queries", latency, named)
+            is_open = is_alone or is_unsteady(point, on_host=is_on_host(report))
+            yield replace(drawn, is_folded=not is_open)
 
 
 def histogram(title: str, values: Sequence[float], named: Mapping[str, float]) -> Chart:
-    """Counts of values in ms, with named values marked.
-
-    Drawn up to the median plus five times the width of the middle 80 %: a few slow queries would squeeze the
-    rest.
-    """
-    array = np.asarray(values)
-    low, middle, high = np.percentile(array, (10, 50, 90))
-    top = float(middle + _WIDTHS * (high - low))
+    """Counts of values in ms, with named values marked."""
+    array, (first, top) = np.asarray(values), _drawn_range(values)
     undrawn = int((array > top).sum())
-    counts, edges = np.histogram(array[array <= top], bins=_BINS)
+    counts, edges = np.histogram(array, _BINS, (first, top))
     rows = [
         {"from": float(low), "to": float(high), "queries": int(count)}
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
@@ -286,7 +311,7 @@ def _loads(points: Sequence[BenchPoint]) -> Iterator[Block]:
     ]
     title = "under load: one request is one query of the whole batch"
     caption = "p50 to p99: from the planned arrival to the output; wait: until enqueued; serve: from then on"
-    yield table(title, columns, loads, caption=caption, is_tight=True)
+    yield table(title, columns, loads, caption=caption)
     yield Lines([line for batch, load in loads for line in load_lines(batch, load)], is_detail=True)
 
 

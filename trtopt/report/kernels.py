@@ -48,7 +48,7 @@ def _kernel_groups(kernels: KernelReport) -> Iterator[Table]:
         others = groups[_TOP:]
         ms, share = sum(one.ms for one in others), sum(one.share for one in others)
         rest = (f"{len(others)} more", ms, share, sum(one.launches for one in others), "", "")
-        yield table(title, columns, groups, top=_TOP, rest=rest, is_tight=True)
+        yield table(title, columns, groups, top=_TOP, rest=rest)
 
 
 def _kernels_table(kernels: KernelReport) -> Table:

@@ -41,7 +41,6 @@ def layers_table(engine: EngineProfile) -> Table:
         engine.layers,
         caption=f"{caption}(type): requested",
         top=_TOP_LAYERS,
-        is_tight=True,
         sorted_by="ms" if is_timed else "MFLOP",
         details=[_details(layer) for layer in engine.layers],
     )

@@ -214,7 +214,6 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
             missed,
             by_reason.values(),
             top=_TOP_PATTERNS,
-            is_tight=True,
             sorted_by="ms of the last",
             details=[[(", ".join(one.nodes), one.detail) for one in alike] for alike in by_reason.values()],
         )

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, g
 
 import msgspec
 import rich.table
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from trtopt.printable import visible
@@ -30,6 +30,9 @@ Face = Literal["", "terminal", "page"]
 
 UNKNOWN = "–"
 _MANY_NODES = 3
+_WIDEST = 10_000
+"""Columns of a table that is measured, not shown."""
+
 MOST_NOTES = 3
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
@@ -200,7 +203,6 @@ class Table:
     caption: str = ""
     top: int | None = None
     rest: Sequence[Cell] | None = None
-    is_tight: bool = False
     face: Face = ""
     is_detail: bool = False
     details: Sequence[Sequence[tuple[str, str]]] = ()
@@ -277,7 +279,7 @@ class Chart:
     """A drawing, which the page alone has.
 
     `title` says what is drawn, `text` what it shows, for readers who cannot see it. One that `is_small`
-    stands next to others where the page is wide enough.
+    stands next to others where the page is wide enough; one that `is_folded` opens at a click.
     """
 
     face: ClassVar[Face] = "page"
@@ -287,6 +289,7 @@ class Chart:
     text: str
     height: int = 260
     is_small: bool = False
+    is_folded: bool = False
 
 
 Block = Table | Lines | Chart
@@ -345,7 +348,7 @@ class View:
                 ]
             elif isinstance(block, Table):
                 parts += [Text(block.title, "bold")] if block.title else []
-                parts.append(_rich_table(block))
+                parts.append(_Fitting(block))
                 parts += [Text(block.caption, "dim")] if block.caption and verbose else []
         return Group(*parts)
 
@@ -393,9 +396,22 @@ def cell_text(column: Column[Any], cell: Cell) -> str:
     return cell if isinstance(cell, str) else shown(cell, column.form or "")
 
 
+@dataclass(frozen=True)
+class _Fitting:
+    """A table for a terminal, whose columns stand closer where that saves width that is not there."""
+
+    block: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        drawn = _rich_table(self.block)
+        if console.measure(drawn, options=options.update(max_width=_WIDEST)).maximum > options.max_width:
+            drawn.padding = (0, 1, 0, 0)
+        yield drawn
+
+
 def _rich_table(block: Table) -> rich.table.Table:
     columns, rows = block.on("terminal")
-    drawn = rich.table.Table(box=None, padding=(0, 1 if block.is_tight else 2, 0, 0), pad_edge=False)
+    drawn = rich.table.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:
         drawn.add_column(
             column.name,

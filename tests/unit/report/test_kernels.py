@@ -38,7 +38,7 @@ def test_long_names_push_no_figure_out_of_a_narrow_terminal() -> None:
     made = report(launches(0.4, 0.3, 0.2, 0.1, names=(GEMM + "_trt" * 30, *NAMES[1:])))
     text = shown(kernel_blocks(1, made))
     assert all(len(line) <= 80 for line in text.splitlines())
-    assert "0.4000  40.0%        1       – likely     q + k + v" in text
+    assert "0.4000   40.0%         1        –  likely      q + k + v" in text
     assert "0.4000  40.0%        1       – likely     sm80_xmma_gemm" in text
 
 

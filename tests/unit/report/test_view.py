@@ -62,6 +62,13 @@ def test_details_and_captions_are_shown_with_v() -> None:
     assert {"how", "why"} <= {*text(view, 80, verbose=True)}
 
 
+def test_columns_stand_closer_where_they_would_not_fit() -> None:
+    view = View("", [rows()])
+    head = text(view, 80)[1]
+    assert text(view, len(head)) == text(view, 80)
+    assert text(view, len(head) - 1)[1].split() == head.split()
+
+
 def test_what_may_be_copied_is_not_broken_into_lines() -> None:
     line = "trtopt cast --exclude " + " ".join(f"/block{n}/Conv" for n in range(20))
     assert text(View("", [Lines([line], is_copied=True)]), 40) == [line]

@@ -115,6 +115,11 @@ def trust_of(point: BenchPoint, *, on_host: bool) -> Trust:
     return doubts[0].trust if doubts else Trust.FULL
 
 
+def is_unsteady(point: BenchPoint, *, on_host: bool) -> bool:
+    """Whether the same engine's next run may well differ, whatever else speaks against its figures."""
+    return any(doubt.trust is Trust.UNSTEADY for doubt in doubts_of(point, on_host=on_host))
+
+
 def _drift(latency: Sequence[float]) -> Iterator[Finding]:
     moved = drift(latency)
     if moved is not None and moved.notable:
