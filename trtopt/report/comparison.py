@@ -106,9 +106,9 @@ def _comparison_blocks(outcome: Comparisons) -> Iterator[Block]:
         ),
         Column("apart at 95 %", lambda row: row.control.noise.relative if row.control.noise else None, ".1%"),
     ]
+    yield from _verdicts(outcome)
     if outcome.controls:
         yield table(f"control: {outcome.a} against itself, {where}", controls, outcome.controls)
-    yield from _verdicts(outcome)
     columns: list[Column[Row]] = [
         Column("batch", _marked_batch, ""),
         Column("A p50 ms", lambda row: row.a_ms, ".3f"),

@@ -6,7 +6,7 @@ Of notes the gravest come first, and the same finding of several batch sizes is 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache, singledispatch
@@ -356,13 +356,13 @@ class View:
         return self.terminal()
 
     def markdown(self) -> str:
-        """Tables and lists for a pull request, with all notes."""
-        parts = [f"**{visible(self.title)}**\n"] if self.title else []
-        for block in self.on("terminal", verbose=False):
+        """The headline, tables and lists for a pull request, with all notes."""
+        parts, said = [f"**{self.headline}**\n"], {self.headline}
+        for block in (Lines([self.title] if self.title else []), *self.on("terminal", verbose=False)):
             if isinstance(block, Table):
-                parts.append(_markdown_table(block))
+                parts.append(_markdown_table(block, said))
             elif isinstance(block, Lines):
-                parts.append(_markdown_list(block.lines))
+                parts.append(_markdown_list([line for line in block.lines if visible(line) not in said]))
         return "\n".join(filter(None, [*parts, _markdown_list(grouped(self.notes))]))
 
     def html(self) -> str:
@@ -439,12 +439,13 @@ def _rich_cell(column: Column[Any], cell: Cell) -> Text:
     return Text(text, column.colours.get(text, ""))
 
 
-def _markdown_table(block: Table) -> str:
+def _markdown_table(block: Table, said: Collection[str]) -> str:
     columns, rows = block.on("terminal")
     marks = (":--" if column.form is None else "--:" for column in columns)
     head = [_markdown_row([column.name for column in columns]), f"|{'|'.join(marks)}|"]
     body = (_markdown_row(list(map(cell_text, columns, row))) for row in rows)
-    return "\n".join([visible(block.title), "", *head, *body]) + "\n"
+    title = visible(block.title)
+    return "\n".join([*([] if title in said else [title, ""]), *head, *body]) + "\n"
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

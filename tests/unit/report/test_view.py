@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from io import StringIO
 
+import pytest
+
 from tests.support import examples
 from trtopt.cli.console import console
 from trtopt.report.bench import bench_notes
@@ -75,13 +77,23 @@ def test_what_may_be_copied_is_not_broken_into_lines() -> None:
     assert len(text(View("", [Lines([line])]), 40)) > 1
 
 
-def test_markdown_escapes_cells_and_ends_with_the_notes() -> None:
+def test_markdown_begins_with_the_headline_escapes_cells_and_ends_with_the_notes() -> None:
     view = View("", [rows(), Lines(["below"])], [Note(Severity.NOTE, "noted", 8)])
     assert view.markdown() == (
-        "times\n\n| name | ms | unknown |\n|:--|--:|:--|\n"
+        "**times**\n\n| name | ms | unknown |\n|:--|--:|:--|\n"
         "| a\\|b [bold]<i>\\x1b | 1.50 | – |\n| slow | 12.25 | – |\n| c | – | – |\n"
         "\n- below\n\n- noted at batch 8\n"
     )
+
+
+@pytest.mark.parametrize("title", ["", "title"])
+@pytest.mark.parametrize("outcome", ["", "outcome"])
+def test_markdown_says_nothing_twice(title: str, outcome: str) -> None:
+    view = View(title, [Lines(["first", "second"]), rows()], outcome=outcome)
+    words = view.markdown().replace("**", "").replace("- ", "").split("\n")
+    assert words[0] == (outcome or title or "first")
+    for said in filter(None, (title, outcome, "first", "second", "times")):
+        assert words.count(said) == 1
 
 
 def test_a_notebook_has_the_columns_of_the_page_as_text() -> None:
