@@ -1,5 +1,6 @@
 """One declaration of a builder setting is enough: everything else follows or is held to it."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import click
@@ -17,7 +18,7 @@ from trtopt.builder_settings import (
     recorded_settings,
     setting_of,
 )
-from trtopt.cli.declared import option
+from trtopt.cli.declared import parameters_of
 from trtopt.errors import UsageError
 from trtopt.options import check_values, field_of
 from trtopt.recipe import Recipe
@@ -76,11 +77,11 @@ def test_the_records_have_a_field_for_each_setting_and_no_other() -> None:
 
 
 def test_a_setting_that_is_declared_becomes_an_option_with_its_help() -> None:
-    @click.command()
-    @option("streams_beside", STREAMS_BESIDE)
-    def command(streams_beside: int | None) -> None:
-        click.echo(repr(streams_beside))
+    @dataclass(frozen=True)
+    class Request:
+        streams_beside: STREAMS_BESIDE = None  # type: ignore[valid-type]
 
+    command = click.Command("build", params=parameters_of(Request, {}, ()))
     context = click.Context(command)
     assert MADE_UP.flag in command.get_help(context)
     assert MADE_UP.help in command.get_help(context)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_origin
 
 import click
-from click.shell_completion import CompletionItem
 
 from trtopt.builder_settings import SETTINGS
 from trtopt.cli.outputs import Output as OutputPath, files, json_file, model_file, page_file, quantized_file
+from trtopt.cli.parameters import Flag, OnnxFile, offer
 from trtopt.errors import UsageError
 from trtopt.options import (
     Argument,
@@ -23,7 +20,6 @@ from trtopt.options import (
     Output,
     choices_of,
     declared_in,
-    field_of,
     parse_names,
 )
 from trtopt.requests.shared import parse_rules
@@ -37,38 +33,20 @@ _WRITES = {
 }
 
 
-def command(
-    request: type,
-    *,
-    has_sections: bool = False,
-    optional: Sequence[str] = (),
-    later: Mapping[str, object] | None = None,
-) -> Callable[[Callable[..., None]], click.Command]:
-    """A command whose function gets a request, made of the command line, then the values of its own options.
-
-    Fields in `optional` may be missing from the command line: the request is then None. Those in `later` have
-    these values until the function sets them.
-    """
-    later = later or {}
-    declared = [
+def fields_of(request: type, later: Mapping[str, object]) -> list[Declared]:
+    """The fields that a command line gives."""
+    return [
         one
         for one in declared_in(request)
         if one.name not in later and (one.flag or isinstance(one.declaration, Argument))
     ]
 
-    def decorate(function: Callable[..., None]) -> click.Command:
-        @functools.wraps(function)
-        def run(**values: Any) -> None:
-            given = {one.name: values.pop(one.name) for one in declared}
-            is_whole = all(given[one] is not None for one in optional)
-            function(request=request(**given, **later) if is_whole else None, **values)
 
-        made = click.command(cls=SectionedCommand if has_sections else click.Command)(run)
-        params = [_parameter(one, optional) for one in declared]
-        made.params = sorted([*params, *made.params], key=_rank)
-        return made
-
-    return decorate
+def parameters_of(
+    request: type, later: Mapping[str, object], optional: Sequence[str]
+) -> list[click.Parameter]:
+    """Click's arguments and options of them."""
+    return [_parameter(one, optional) for one in fields_of(request, later)]
 
 
 def _parameter(one: Declared, optional: Sequence[str]) -> click.Parameter:
@@ -77,19 +55,15 @@ def _parameter(one: Declared, optional: Sequence[str]) -> click.Parameter:
         return _argument(one, declaration, is_required=is_required)
     if isinstance(declaration, Output):
         writes = _WRITES.get(declaration.holds)
-        return click.Option(
+        return Flag(
             ["-o", "--output", one.name],
+            also=("--output-dir", "--out"),
             type=OutputPath(writes) if writes else OutputPath(),
             required=is_required,
             metavar="FILE" if writes else "FOLDER",
             help=declaration.help,
         )
     return _option(one, declaration)
-
-
-def _rank(param: click.Parameter) -> int:
-    """Arguments first, then the output; the rest in its own order."""
-    return 0 if isinstance(param, click.Argument) else 1 if "-o" in param.opts else 2
 
 
 def _argument(one: Declared, declaration: Argument, *, is_required: bool) -> click.Argument:
@@ -107,10 +81,11 @@ def _argument(one: Declared, declaration: Argument, *, is_required: bool) -> cli
 def _option(one: Declared, option: Option) -> click.Option:
     kinds, choices = {get_origin(kind) or kind for kind in one.members}, list(choices_of(one))
     attributes: dict[str, Any] = {"help": option.help, "required": one.is_required, "metavar": option.metavar}
+    attributes |= {"is_advanced": option.is_advanced, "also": option.also}
     if kinds == {bool} and option.parse is None:
-        return click.Option([str(one.flag), one.name], **attributes, **_switch(one))
+        return Flag([str(one.flag), one.name], **attributes, **_switch(one))
     if choices:
-        attributes["type"] = click.Choice(choices)
+        attributes["type"] = click.Choice(choices, case_sensitive=False)
     elif option.must_exist:
         attributes["type"] = click.Path(exists=True, path_type=Path)
     elif option.parse is None and str not in kinds and (number := kinds & {int, float}):
@@ -123,35 +98,13 @@ def _option(one: Declared, option: Option) -> click.Option:
     is_repeated = option.is_repeated
     if is_repeated is None:
         is_repeated = Mapping in kinds or (Sequence in kinds and option.parse is None)
-    return click.Option(
+    return Flag(
         [str(one.flag), one.name],
         multiple=is_repeated,
         shell_complete=_completion(option),
         callback=lambda context, parameter, given: _value(one, option, given, kinds),
         **attributes,
     )
-
-
-def option(name: str, hint: Any, default: Any = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """An option of a command's own that requests have too: `hint` is an annotation as theirs are."""
-    one = field_of(name, hint, default)
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        click.decorators._param_memo(function, _option(one, one.declaration))
-        return function
-
-    return decorate
-
-
-def name_required_options(command: click.Command) -> None:
-    """In its usage line: a usage error prints the line, and thereby all that is missing at once."""
-    context = click.Context(command)
-    needed = [
-        f"{option.opts[0]} {option.make_metavar(context).strip('[]')}"
-        for option in command.params
-        if isinstance(option, click.Option) and option.required
-    ]
-    command.options_metavar = " ".join([*needed, "[OPTIONS]"])
 
 
 def _switch(one: Declared) -> dict[str, Any]:
@@ -181,30 +134,6 @@ def _completion(option: Option) -> Any:
     if option.names is None:
         return files if option.is_path else None
     return offer(option.names, files=option.is_path, in_list=option.parse in (parse_names, parse_rules))
-
-
-# ── kinds of options and arguments ──────────────────────────────────────────────────────────────────────
-
-
-class OnnxFile(click.Path):
-    """An existing file; the error of another path names the ONNX file that may have been meant."""
-
-    def __init__(self) -> None:
-        super().__init__(exists=True, dir_okay=False, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.Path.convert`."""
-        path = Path(value)
-        if path.is_dir():
-            inside = sorted(file.name for file in path.glob("*.onnx"))
-            such = f", such as {path / inside[0]}" if inside else ""
-            self.fail(f"{path} is a folder: give an ONNX file{such}.", param, ctx)
-        if not path.exists():
-            known = {file.stem: file for file in path.parent.glob("*.onnx")}
-            near = difflib.get_close_matches(path.stem, known, n=1)  # the suffix alone makes no likeness
-            meant = f" Did you mean {known[near[0]]}?" if near else ""
-            self.fail(f"File {str(path)!r} does not exist.{meant}", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 # ── headings in the help of commands with many options ────────────────────────────────────────────────────
@@ -247,24 +176,17 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 something else in another command is listed with its metavar."""
 
 
-class SectionedCommand(click.Command):
-    """A command whose help lists its options under headings."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See `click.Command.format_options`."""
-        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
-        sizes = Counter(map(section_of, options))
-        rows: dict[str, list[tuple[int, tuple[str, str]]]] = {title: [] for title in SECTIONS}
-        for option in options:
-            row, title = option.get_help_record(ctx), section_of(option)
-            if row is not None and sizes[title] > 1:
-                rows[title].append((_place(option, title), row))
-            elif row is not None:  # one option needs no heading
-                rows[FIRST].append((0, row))
-        for title, listed in rows.items():
-            if listed:
-                with formatter.section(title):
-                    formatter.write_dl([row for _, row in sorted(listed, key=itemgetter(0))])
+def sections_of(options: Iterable[click.Option]) -> dict[str, list[click.Option]]:
+    """The options by heading, in the order of the help."""
+    options = list(options)
+    sizes = Counter(map(section_of, options))
+    found: dict[str, list[click.Option]] = {title: [] for title in SECTIONS}
+    for option in options:
+        title = section_of(option)
+        found[title if sizes[title] > 1 else FIRST].append(option)  # one option needs no heading
+    return {
+        title: sorted(listed, key=lambda one: _place(one, title)) for title, listed in found.items() if listed
+    }
 
 
 def _place(option: click.Parameter, title: str) -> int:
@@ -282,41 +204,3 @@ def section_of(option: click.Parameter) -> str:
 def names_of(option: click.Parameter) -> set[str]:
     """How the table may name an option: by its flags, or these with its metavar."""
     return {*option.opts, *(f"{flag} {option.metavar}" for flag in option.opts)}
-
-
-# ── what a shell offers; a table is read when the shell asks ──────────────────────────────────────────────
-
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-Names = Callable[[], Iterable[str]]
-
-
-def offer(table: Names, *, files: bool = False, in_list: bool = False) -> Completer:
-    """Offer the names of a table, `files` too; `in_list` as the next entry of a list with commas."""
-
-    def offered(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
-        done, comma, last = begun.rpartition(",") if in_list else ("", "", begun)
-        found = [CompletionItem(f"{done}{comma}{name}") for name in table() if name.startswith(last)]
-        return [*found, CompletionItem(begun, type="file")] if files else found
-
-    return offered
-
-
-def node_names(context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Offer the nodes of MODEL, where it has been typed and can be read."""
-    from trtopt.errors import TrtoptError
-    from trtopt.onnxio import model_file
-    from trtopt.onnxio.graph_walk import graphs_of
-
-    try:
-        graph = model_file.load(Path(context.params["model"])).proto.graph
-    except (KeyError, TypeError, OSError, TrtoptError):
-        return []
-    found = (node.name for part in graphs_of(graph) for node in part.node)
-    return [CompletionItem(name) for name in found if name and name.startswith(begun)]
-
-
-def lint_check_names() -> Iterable[str]:
-    """The checks of `trtopt lint`."""
-    from trtopt.rewrite.lint import CHECKS
-
-    return ("any", *(check.name for check in CHECKS))

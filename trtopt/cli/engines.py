@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 from click.core import ParameterSource
 
-from trtopt.cli.declared import OnnxFile, command
+from trtopt.cli.command import command
 from trtopt.cli.outputs import (
     NOT_MET,
     NOT_SHOWN,
@@ -28,19 +28,19 @@ from trtopt.cli.outputs import (
     takes_stdout,
     write_json,
 )
+from trtopt.cli.parameters import Flag, OnnxFile
 from trtopt.errors import TrtoptError
-from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
-from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest, ReportRequest
-from trtopt.trtexec.layouts import LAYERS_BEGIN, TIMES_BEGIN
 from trtopt.trtexec.options import VERSIONS
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
     from trtopt.measure.analysis.outcomes import Outcome
     from trtopt.records import BenchReport
+    from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
+    from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest, ReportRequest
 
 
-@command(OptimizeRequest)
+@command("build.OptimizeRequest")
 @json_option("trtopt.optimize", "the result")
 def optimize(request: OptimizeRequest, json: JsonOutput | None) -> None:
     """Find the fastest engine within your latency and accuracy bounds.
@@ -75,12 +75,20 @@ _ALLOWED_WITH_LOCKED = ("locked", "output", "plugins")
 """A manifest can name any plugin: the user decides which are loaded."""
 
 
-@command(BuildRequest, has_sections=True, optional=("model",))
-@click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph requests.")
+@command("build.BuildRequest", optional=("model",))
+@click.option(
+    "--allow-fallback",
+    is_flag=True,
+    cls=Flag,
+    is_advanced=True,
+    help="Accept layers that ran wider than the graph requests.",
+)
 @json_option("trtopt.build", "the manifest")
 @strict_option
 @click.option(
     "--locked",
+    cls=Flag,
+    is_advanced=True,
     metavar="BUILD_DIR",
     type=click.Path(exists=True, path_type=Path),
     help="Build again what a folder's manifest describes, and show the differences.",
@@ -97,9 +105,11 @@ def build(
     """Build one engine per batch size from an ONNX file.
 
     The build folder holds one engine per batch size (or one dynamic engine), the ONNX file they were built
-    from, their logs and manifest.json. Fails if more than 1 % of an engine's weights run in a wider type than
-    the graph requests, where TensorRT reports types. For FP16 on TensorRT 8.6 the limit is half of the
-    weights, because it may choose FP32 where that is faster. What measured fastest fails only with --strict.
+    from, their logs and manifest.json.
+
+    Fails if more than 1 % of an engine's weights run in a wider type than the graph requests, where TensorRT
+    reports types. For FP16 on TensorRT 8.6 the limit is half of the weights, because it may choose FP32 where
+    that is faster. What measured fastest fails only with --strict.
     """
     from trtopt.cli.console import listening, show_notes, show_result
     from trtopt.report.build import build_view, engine_lines, engine_notes
@@ -163,22 +173,41 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     say(*(changes or ["the rebuild is the same in versions, machine, settings and hashes"]))
 
 
-times_file = file_beginning("bench's times", TIMES_BEGIN)
-layers_file = file_beginning("bench's layers", LAYERS_BEGIN)
-"""Both in trtexec's form."""
+def times_file(path: Path) -> Mapping[Path, Kind]:
+    """Times in trtexec's form."""
+    from trtopt.trtexec.layouts import TIMES_BEGIN
+
+    return file_beginning("bench's times", TIMES_BEGIN)(path)
 
 
-@command(BenchRequest, has_sections=True)
-@click.option("--strict", is_flag=True, help="Exit with 4 if a figure is not trustworthy, or unsteady.")
+def layers_file(path: Path) -> Mapping[Path, Kind]:
+    """Times of layers in trtexec's form."""
+    from trtopt.trtexec.layouts import LAYERS_BEGIN
+
+    return file_beginning("bench's layers", LAYERS_BEGIN)(path)
+
+
+@command("measure.BenchRequest")
+@click.option(
+    "--strict",
+    is_flag=True,
+    cls=Flag,
+    is_advanced=True,
+    help="Exit with 4 if a figure is not trustworthy, or unsteady.",
+)
 @json_option("trtopt.bench", "the result, raw samples included,")
 @click.option(
     "--export-times",
+    cls=Flag,
+    is_advanced=True,
     type=Output(times_file),
     metavar="FILE",
     help="Write latencies as trtexec --exportTimes does; several batch sizes: FILE.batchN each.",
 )
 @click.option(
     "--export-profile",
+    cls=Flag,
+    is_advanced=True,
     type=Output(layers_file),
     metavar="FILE",
     help="Write layer times as trtexec --exportProfile does; turns on --layers.",
@@ -252,7 +281,7 @@ def profile_files(folder: Path) -> Mapping[Path, Kind]:
     )
 
 
-@command(ProfileRequest, has_sections=True)
+@command("measure.ProfileRequest")
 @output_option("FOLDER", "Folder to write profile.json into.", profile_files)
 @click.option(
     "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto next to profile.json."
@@ -289,7 +318,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
             note(f"no {TRACE_FILE}: nothing was timed")
 
 
-@command(CompareRequest, has_sections=True)
+@command("measure.CompareRequest")
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 @json_option("trtopt.compare", "the comparison, raw samples included,")
 def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) -> None:
@@ -322,7 +351,7 @@ def exit_code_of(outcome: Outcome) -> int:
     return NOT_SHOWN if outcome.not_shown else 0
 
 
-@command(SweepRequest, has_sections=True, later={"model": Path()})
+@command("build.SweepRequest", later={"model": Path()})
 @click.argument("models", metavar="MODEL…", nargs=-1, required=True, type=OnnxFile())
 @json_option("trtopt.sweep")
 def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | None) -> None:
@@ -357,20 +386,26 @@ def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | No
     require_reports(outcomes)
 
 
-@command(TuneRequest, has_sections=True, optional=("model",))
+@command("build.TuneRequest", optional=("model",))
 @click.option(
-    "--score", is_flag=True, help="Show how good predictions were on this machine, over all its ledgers."
+    "--score",
+    is_flag=True,
+    cls=Flag,
+    is_advanced=True,
+    help="Show how good predictions were on this machine, over all its ledgers.",
 )
 @json_option("trtopt.tuned", "the result")
 @click.pass_context
 def tune(context: click.Context, request: TuneRequest | None, score: bool, json: JsonOutput | None) -> None:
     """Search for a faster engine within a budget of time.
 
-    Tries candidates for MODEL, an ONNX file, one by one, the highest expected gain per second first:
-    precisions and forms of INT8; types of inputs and outputs; builder settings; rewrite rules; batch sizes,
-    streams; further builds. Each is checked for accuracy and raced against the best so far. Deploy the
-    folder: a build folder of the best engine. ledger.json in it lists every candidate with the predicted and
-    the measured gain. Exits with 3 if the baseline misses the accuracy bound.
+    Tries candidates for MODEL, an ONNX file, one by one, the highest expected gain per second first. Each is
+    checked for accuracy and raced against the best so far.
+
+    Candidates are precisions and forms of INT8; types of inputs and outputs; builder settings; rewrite rules;
+    batch sizes, streams; further builds. Deploy the folder: a build folder of the best engine. ledger.json in
+    it lists every candidate with the predicted and the measured gain. Exits with 3 if the baseline misses the
+    accuracy bound.
     """
     from trtopt.cli.console import listening, say, show_result, show_view
     from trtopt.report.tuning import score_view
@@ -395,7 +430,7 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
     show_result(json, tuned)
 
 
-@command(ReportRequest)
+@command("measure.ReportRequest")
 def report(request: ReportRequest) -> None:
     """Write a folder's builds, results and profiles as an HTML page.
 
@@ -438,7 +473,7 @@ def _run_command(context: click.Context, arguments: Sequence[str]) -> None:
         context.exit(status)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="ARGS…")
 @click.option("--print", "only_print", is_flag=True, help="Print trtopt's command lines and exit.")
 @click.option(
@@ -486,7 +521,7 @@ _DEMO = "trtopt-demo"
 _BRIEFLY = ("--duration", "0.5")
 
 
-@click.command()
+@command()
 @output_option(
     "FOLDER", f"Folder to create [default: {_DEMO} in the current folder, or {_DEMO}-2 and so on]."
 )

@@ -15,8 +15,6 @@ from types import FrameType, ModuleType
 import click
 
 from trtopt.cli import engines, manage, models, serve
-from trtopt.cli.declared import name_required_options
-from trtopt.cli.outputs import add_log_options, check_outputs_first
 from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.printable import spelled_out, visible_lines
 from trtopt.version import __version__
@@ -36,11 +34,6 @@ def commands_in(module: ModuleType) -> dict[str, click.Command]:
 
 
 COMMANDS = {name: one for module in SECTIONS.values() for name, one in commands_in(module).items()}
-for _command in COMMANDS.values():  # every one logs, and checks first
-    for _one in _command.commands.values() if isinstance(_command, click.Group) else [_command]:
-        add_log_options(_one)
-        check_outputs_first(_one)
-        name_required_options(_one)
 
 
 class Commands(click.Group):

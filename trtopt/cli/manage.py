@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.declared import command, option
+from trtopt.cli.command import Group, command
 from trtopt.cli.outputs import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.requests.build import VerifyRequest
-from trtopt.requests.shared import CacheDir
+
+if TYPE_CHECKING:
+    from trtopt.requests.build import CacheRequest, VerifyRequest
 
 
-@command(VerifyRequest)
+@command("build.VerifyRequest")
 @json_option("trtopt.verify", "the findings")
 def verify(request: VerifyRequest, json: JsonOutput | None) -> None:
     """Check a build folder's hashes.
@@ -32,7 +33,7 @@ def verify(request: VerifyRequest, json: JsonOutput | None) -> None:
 _MIB = 2**20
 
 
-@click.group()
+@click.group(cls=Group)
 def cache() -> None:
     """Manage the timing caches that builds share.
 
@@ -40,34 +41,32 @@ def cache() -> None:
     """
 
 
-@cache.command("ls")
-@option("cache_dir", CacheDir)
+@cache.command("ls", request="build.CacheRequest")
 @json_option("trtopt.cache", "the entries, one per line,")
-def list_caches(cache_dir: Path | None, json: JsonOutput | None) -> None:
+def list_caches(request: CacheRequest, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
     from trtopt.cli.console import show
     from trtopt.report.build import caches_view
     from trtopt.workflows.cache_folder import entries, store_folder
 
-    cache_entries = entries(cache_dir)
+    cache_entries = entries(request.cache_dir)
     write_json(json, *cache_entries, indent=None)
-    show(caches_view(cache_entries, str(store_folder(cache_dir))), err=takes_stdout(json))
+    show(caches_view(cache_entries, str(store_folder(request.cache_dir))), err=takes_stdout(json))
 
 
-@cache.command("prune")
-@option("cache_dir", CacheDir)
+@cache.command("prune", request="build.CacheRequest")
 @click.option("--max-size", type=click.IntRange(min=0), metavar="MIB", help="Size to keep [default: 2048].")
-def prune_caches(cache_dir: Path | None, max_size: int | None) -> None:
+def prune_caches(request: CacheRequest, max_size: int | None) -> None:
     """Remove damaged caches, then the least recently used ones."""
     from trtopt.cli.console import say
     from trtopt.workflows import cache_folder as caches
 
     limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
-    removed = caches.prune(cache_dir=cache_dir, **limit)
+    removed = caches.prune(cache_dir=request.cache_dir, **limit)
     say(*(f"removed {path.name}" for path in removed) if removed else ("nothing to remove",))
 
 
-@click.command()
+@command()
 @json_option("trtopt.doctor", "the findings")
 def doctor(json: JsonOutput | None) -> None:
     """Show what is installed and which commands work here.
@@ -91,7 +90,7 @@ _COMPLETION_FILES = {
 """By shell: how to install its script."""
 
 
-@click.command()
+@command()
 @click.argument("shell", type=click.Choice(list(_COMPLETION_FILES)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:

@@ -7,33 +7,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.declared import (
-    command,
-    lint_check_names,
-    node_names,
-    offer,
-)
+from trtopt.cli.command import command
 from trtopt.cli.outputs import NOT_MET, JsonOutput, check_alarms, json_option, strict_option
-from trtopt.requests.models import (
-    BisectRequest,
-    CastRequest,
-    CheckRequest,
-    ExportRequest,
-    LintRequest,
-    QuantizeRequest,
-    RewriteRequest,
-)
-from trtopt.requests.shared import model_names
+from trtopt.cli.parameters import lint_check_names, model_names, node_names, offer
 
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
     from trtopt.export.spec import ModelSpec
     from trtopt.report.view import View
+    from trtopt.requests.models import (
+        BisectRequest,
+        CastRequest,
+        CheckRequest,
+        ExportRequest,
+        LintRequest,
+        QuantizeRequest,
+        RewriteRequest,
+    )
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-@click.command(name="models")
+@command(name="models")
 @click.argument("name", required=False, shell_complete=offer(model_names, files=True))
 def models(name: str | None) -> None:
     """List the model collection, or show one model.
@@ -82,7 +77,7 @@ def _short(count: int | None) -> str:
     return str(count)
 
 
-@command(ExportRequest)
+@command("models.ExportRequest")
 def export(request: ExportRequest) -> None:
     """Export a PyTorch model to ONNX and compare it with PyTorch.
 
@@ -111,7 +106,7 @@ _FINDINGS_SHOWN = 5
 """So many findings of a check are listed without -v."""
 
 
-@command(LintRequest)
+@command("models.LintRequest")
 @json_option("trtopt.lint", "the findings")
 @click.option(
     "--fail-on",
@@ -142,7 +137,7 @@ def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> 
         raise click.exceptions.Exit(NOT_MET)
 
 
-@command(RewriteRequest, optional=("model", "output"))
+@command("models.RewriteRequest", optional=("model", "output"))
 @click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and exit.")
 @click.option(
     "--explain",
@@ -177,7 +172,7 @@ def rewrite(
     show_result(json, trace, None if explain is None else words.of_node(trace, explain))
 
 
-@command(CastRequest)
+@command("models.CastRequest")
 @click.option(
     "--explain",
     metavar="NODE",
@@ -201,7 +196,7 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
     check_alarms(report.alarms, strict=strict)
 
 
-@command(QuantizeRequest, has_sections=True)
+@command("models.QuantizeRequest")
 @click.option(
     "--explain", metavar="NODE", shell_complete=node_names, help="Explain the decision on this node."
 )
@@ -230,7 +225,7 @@ def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: 
     check_alarms(report.alarms, strict=strict)
 
 
-@command(CheckRequest)
+@command("models.CheckRequest")
 @json_option("trtopt.check")
 def check(request: CheckRequest, json: JsonOutput | None) -> None:
     """Compare a model or its engines with a reference: SQNR, top-1.
@@ -248,7 +243,7 @@ def check(request: CheckRequest, json: JsonOutput | None) -> None:
         raise click.exceptions.Exit(NOT_MET)
 
 
-@command(BisectRequest)
+@command("models.BisectRequest")
 @json_option("trtopt.bisect", "the report, with the front and all nodes,")
 def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
     """Find which nodes must keep a higher precision for accuracy.

@@ -6,7 +6,7 @@ import functools
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.shell_completion import CompletionItem
 
+from trtopt.cli.parameters import Flag
 from trtopt.version import __version__
 
 if TYPE_CHECKING:
@@ -166,7 +167,11 @@ NOT_SHOWN = 5
 """B is not SLOWER than A, but not shown to be within the limit either."""
 
 strict_option = click.option(
-    "--strict", is_flag=True, help="Exit with 3 on an accuracy WARNING: low SQNR or cosine, NaN, infinity."
+    "--strict",
+    is_flag=True,
+    cls=Flag,
+    is_advanced=True,
+    help="Exit with 3 on an accuracy WARNING: low SQNR or cosine, NaN, infinity.",
 )
 
 
@@ -224,23 +229,26 @@ def _logs(path: Path) -> Mapping[Path, Kind]:
     return file_beginning("a log of trtopt", _LOG_BEGINS)(path) if is_one else {}
 
 
-_OPTIONS = (
-    click.Option(
+LOG_OPTIONS = (
+    Flag(
         ["--verbose", "-v"],
+        is_advanced=True,
         count=True,
         expose_value=False,
         callback=_verbose,
         help="Print all details, and log to standard error with TensorRT's messages; -vv: verbose ones too.",
     ),
-    click.Option(
+    Flag(
         ["--quiet", "-q"],
+        is_advanced=True,
         is_flag=True,
         expose_value=False,
         callback=_quiet,
         help="Print only the result: no notes and no progress.",
     ),
-    click.Option(
+    Flag(
         ["--log-file"],
+        is_advanced=True,
         type=Output(_logs),
         metavar="FILE",
         expose_value=False,
@@ -250,41 +258,29 @@ _OPTIONS = (
 )
 
 
-def add_log_options(command: click.Command) -> None:
-    """Give a command these options."""
-    command.params += _OPTIONS
-
-
 # ── the check of what is written, by what the parameters declare ──────────────────────────────────────────
 
 _LONGEST = 4096
 
 
-def check_outputs_first(command: click.Command) -> None:
-    """Begin the command only if nothing that it writes is what it reads, another's, or not trtopt's."""
-    begin = command.callback
-    assert begin is not None
+@contextmanager
+def checked_outputs(context: click.Context) -> Iterator[None]:
+    """Run a command only if nothing that it writes is what it reads, another's, or not trtopt's."""
+    from trtopt.errors import OutputError, UsageError
+    from trtopt.files.outputs import check_output, reading
 
-    @functools.wraps(begin)
-    def checked(*arguments: Any, **options: Any) -> Any:
-        from trtopt.errors import OutputError, UsageError
-        from trtopt.files.outputs import check_output, reading
-
-        context = click.get_current_context()
-        with reading(lambda: _files_read(context)):
-            seen: set[Path] = set()
-            for option, path, kind in _outputs(context):
-                try:
-                    if path.resolve() in seen:
-                        raise UsageError(f"{path}: is named twice to be written", "name another file")
-                    seen.add(path.resolve())
-                    check_output(path, kind)
-                except (UsageError, OutputError) as error:
-                    raise type(error)(f"{option} {error.problem}", error.remedy) from None
-            open_log(context)
-            return begin(*arguments, **options)
-
-    command.callback = checked
+    with reading(lambda: _files_read(context)):
+        seen: set[Path] = set()
+        for option, path, kind in _outputs(context):
+            try:
+                if path.resolve() in seen:
+                    raise UsageError(f"{path}: is named twice to be written", "name another file")
+                seen.add(path.resolve())
+                check_output(path, kind)
+            except (UsageError, OutputError) as error:
+                raise type(error)(f"{option} {error.problem}", error.remedy) from None
+        open_log(context)
+        yield
 
 
 def _outputs(context: click.Context) -> Iterator[tuple[str, Path, Kind]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from trtopt.cli.declared import command
+from trtopt.cli.command import Group, command
 from trtopt.cli.outputs import JsonOutput, json_option
-from trtopt.requests.serve import DeployRequest, PlanRequest
+
+if TYPE_CHECKING:
+    from trtopt.requests.serve import DeployRequest, PlanRequest
 
 
-@command(PlanRequest)
+@command("serve.PlanRequest")
 @json_option("trtopt.plan", "the plan")
 def plan(request: PlanRequest, json: JsonOutput | None) -> None:
     """Choose engines, workers and delay for a latency under a load.
@@ -28,12 +32,12 @@ def plan(request: PlanRequest, json: JsonOutput | None) -> None:
     require_goal(made)
 
 
-@click.group()
+@click.group(cls=Group)
 def deploy() -> None:
     """Write a plan as a Triton model repository."""
 
 
-@command(DeployRequest)
+@deploy.command(request="serve.DeployRequest")
 def triton(request: DeployRequest) -> None:
     """Write PLAN into a Triton model repository, as the next version of a model.
 
@@ -44,6 +48,3 @@ def triton(request: DeployRequest) -> None:
     from trtopt.workflows.plan.plan import deploy_triton
 
     say(f"trtopt: written: {deploy_triton(request.plan, request.output, name=request.name)}", err=True)
-
-
-deploy.add_command(triton)

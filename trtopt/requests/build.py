@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 from trtopt.measure.contracts import DEFAULT, DURATION_S, THRESHOLD, WARMUP_S
-from trtopt.options import Argument, Option, Output, parse_names
+from trtopt.options import Argument, Checked, Option, Output, parse_names
 from trtopt.precision.bounds import TUNING_BOUNDS
 from trtopt.recipe import GRAPH_PRECISIONS, Recipe
 from trtopt.records.tune import CandidateKind, Objective
@@ -64,6 +64,7 @@ class BuildRequest(shared.BoundsOptions, RecipeOptions):
         Option(
             "Measure int8, fp8 and int4 against FP16, and use FP16 where they are slower [default: yes].",
             flag="--verdict/--no-verdict",
+            is_advanced=True,
         ),
     ] = None
     cache_dir: shared.CacheDir = None
@@ -86,6 +87,13 @@ class VerifyRequest(shared.Request):
         Sequence[str],
         Option("Trust an engine that has changed: native code.", metavar="ENGINE", is_path=True),
     ] = ()
+
+
+@dataclass(frozen=True)
+class CacheRequest(Checked):
+    """Which store of timing caches."""
+
+    cache_dir: shared.CacheDir = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,13 @@ class SweepRequest(shared.SweptTerms, SweptOptions):
     ] = None
     streams: Annotated[
         int | Sequence[int],
-        Option("Stream counts [default: 1].", metavar="N,N,…", parse=shared.parse_streams, range=(1, 1024)),
+        Option(
+            "Stream counts [default: 1].",
+            metavar="N,N,…",
+            parse=shared.parse_streams,
+            range=(1, 1024),
+            is_advanced=True,
+        ),
     ] = (1,)
     axes: Annotated[
         Mapping[str, Sequence[int]] | None,
@@ -216,11 +230,15 @@ class TuneRequest(shared.BoundsOptions, shared.TensorOptions, shared.JobOptions)
     ] = "30m"
     include: Annotated[
         Sequence[CandidateKind],
-        Option(f"Kinds of candidates to try alone: {', '.join(KINDS)} [default: all].", metavar="KIND"),
+        Option(
+            f"Kinds of candidates to try alone: {', '.join(KINDS)} [default: all].",
+            metavar="KIND",
+            is_advanced=True,
+        ),
     ] = ()
     exclude: Annotated[
         Sequence[CandidateKind],
-        Option("Kinds of candidates to leave out.", metavar="KIND"),
+        Option("Kinds of candidates to leave out.", metavar="KIND", is_advanced=True),
     ] = ()
     resume: Annotated[bool, Option("Continue in a folder that an earlier run began.")] = False
     data: Annotated[
@@ -240,11 +258,17 @@ class TuneRequest(shared.BoundsOptions, shared.TensorOptions, shared.JobOptions)
     duration: Annotated[
         float,
         Option(
-            "Seconds of sampling per engine in a race, up to a day.", metavar="S", range=shared.UP_TO_A_DAY
+            "Seconds of sampling per engine in a race, up to a day.",
+            metavar="S",
+            range=shared.UP_TO_A_DAY,
+            is_advanced=True,
         ),
     ] = 2.0
     threshold: Annotated[
-        float, Option("The smallest gain to accept, as a share.", metavar="SHARE", range=shared.SHARE)
+        float,
+        Option(
+            "The smallest gain to accept, as a share.", metavar="SHARE", range=shared.SHARE, is_advanced=True
+        ),
     ] = THRESHOLD
     timeout: Annotated[
         float | None,
@@ -252,6 +276,7 @@ class TuneRequest(shared.BoundsOptions, shared.TensorOptions, shared.JobOptions)
             "Time limit for one build or measurement [default: ten times the baseline's, a minute at least].",
             metavar="S",
             range=shared.UP_TO_A_WEEK,
+            is_advanced=True,
         ),
     ] = None
     cache_dir: shared.CacheDir = None

@@ -184,6 +184,7 @@ Shapes = Annotated[
         flag="--shape",
         metavar="INPUT:MIN,OPT,MAX",
         parse=parse_shape,
+        is_advanced=True,
     ),
 ]
 Axes = Annotated[
@@ -219,6 +220,7 @@ IO = Option(
     "such arrays [default: the model's].",
     metavar="NAME=TYPE[:LAYOUT]",
     parse=split_io,
+    is_advanced=True,
 )
 GraphIo = Annotated[Mapping[str, str] | None, replace(IO, python=f"{_IO} [default: the model's].")]
 
@@ -236,21 +238,22 @@ class TensorOptions(Request):
             'units: `{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].',
             metavar="NAME:mean=…:std=…",
             parse=split_normalize,
+            is_advanced=True,
         ),
     ] = None
     preprocess: Annotated[
         Literal["imagenet"] | None,
-        Option("Normalise the image input in the graph with these means and deviations."),
+        Option("Normalise the image input in the graph with these means and deviations.", is_advanced=True),
     ] = None
 
 
 # ── precision ───────────────────────────────────────────────────────────────────────────────────────────
 
 Target = Annotated[str, Option("TensorRT to write for.", choices=target_names())]
-Method = Annotated[str | None, Option("", metavar="NAME", names=method_names)]
+Method = Annotated[str | None, Option("", metavar="NAME", names=method_names, is_advanced=True)]
 Table = Annotated[
     str | Path | None,
-    Option("Ranges from an earlier run, no data needed.", metavar="FILE", must_exist=True),
+    Option("Ranges from an earlier run, no data needed.", metavar="FILE", must_exist=True, is_advanced=True),
 ]
 
 # ── building ────────────────────────────────────────────────────────────────────────────────────────────
@@ -279,15 +282,20 @@ class JobOptions(Request):
             metavar="local|ray|ray://HOST:PORT",
             names=lambda: ("local", "ray"),
             is_path=True,
+            is_advanced=True,
         ),
     ] = None
     gpu_model: Annotated[
-        str | None, Option("GPUs of the cluster to use [default: the first node's].", metavar="NAME")
+        str | None,
+        Option("GPUs of the cluster to use [default: the first node's].", metavar="NAME", is_advanced=True),
     ] = None
     retries: Annotated[
         int | None,
         Option(
-            "How often a job is tried again whose node was lost [default: 2].", metavar="N", range=(0, 100)
+            "How often a job is tried again whose node was lost [default: 2].",
+            metavar="N",
+            range=(0, 100),
+            is_advanced=True,
         ),
     ] = None
 
@@ -299,6 +307,7 @@ CacheDir = Annotated[
         metavar="FOLDER",
         parse=Path,
         is_path=True,
+        is_advanced=True,
     ),
 ]
 Force = Annotated[bool, Option("Replace a build of another model.")]
@@ -331,19 +340,25 @@ Contract = Annotated[
 class SweptTerms(Request):
     """Changes to a contract that a sweep has too; None is the contract's own."""
 
-    graph: Annotated[bool | None, Option("Launch each query as a CUDA graph.", flag="--graph/--no-graph")] = (
-        None
-    )
+    graph: Annotated[
+        bool | None, Option("Launch each query as a CUDA graph.", flag="--graph/--no-graph", is_advanced=True)
+    ] = None
     transfers: Annotated[
-        bool | None, Option("Copy inputs and outputs in every query.", flag="--transfers/--no-transfers")
+        bool | None,
+        Option(
+            "Copy inputs and outputs in every query.", flag="--transfers/--no-transfers", is_advanced=True
+        ),
     ] = None
     pinned: Annotated[
-        bool | None, Option("Copy from and to page-locked host memory.", flag="--pinned/--no-pinned")
+        bool | None,
+        Option("Copy from and to page-locked host memory.", flag="--pinned/--no-pinned", is_advanced=True),
     ] = None
     queue_ahead: Annotated[
-        int | None, Option("Queries queued ahead of the one waited for.", flag="--queue")
+        int | None, Option("Queries queued ahead of the one waited for.", flag="--queue", is_advanced=True)
     ] = None
-    sync: Annotated[Literal["blocking", "spin"] | None, Option("How the host waits for the GPU.")] = None
+    sync: Annotated[
+        Literal["blocking", "spin"] | None, Option("How the host waits for the GPU.", is_advanced=True)
+    ] = None
 
     @property
     def terms(self) -> dict[str, object]:
@@ -356,7 +371,7 @@ class SweptTerms(Request):
 class TermsOptions(SweptTerms):
     """All changes to a contract."""
 
-    streams: Annotated[int | None, Option("Streams, each with its own context.")] = None
+    streams: Annotated[int | None, Option("Streams, each with its own context.", is_advanced=True)] = None
 
     @property
     def terms(self) -> dict[str, object]:
@@ -372,7 +387,13 @@ Duration = Annotated[
     float, Option("Seconds of sampling per pass, up to a day.", metavar="S", range=UP_TO_A_DAY)
 ]
 Warmup = Annotated[
-    float, Option("Seconds of warm-up before samples count, up to an hour.", metavar="S", range=(0, 3600))
+    float,
+    Option(
+        "Seconds of warm-up before samples count, up to an hour.",
+        metavar="S",
+        range=(0, 3600),
+        is_advanced=True,
+    ),
 ]
 Timeout = Annotated[
     float | None,
@@ -380,6 +401,7 @@ Timeout = Annotated[
         "Seconds that the measurement of one batch size may take, up to a week [default: no limit].",
         metavar="S",
         range=UP_TO_A_WEEK,
+        is_advanced=True,
     ),
 ]
 Trust = Annotated[
@@ -388,9 +410,10 @@ Trust = Annotated[
         "Load an engine without a manifest, or a plugin that engines need: native code.",
         metavar="ENGINE|LIB.so",
         is_path=True,
+        is_advanced=True,
     ),
 ]
-Nvtx = Annotated[bool, Option("Mark the phases with NVTX ranges, for profilers.")]
+Nvtx = Annotated[bool, Option("Mark the phases with NVTX ranges, for profilers.", is_advanced=True)]
 
 # ── accuracy ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -402,11 +425,16 @@ class BoundsOptions(Request):
     """What every output must meet; None is no bound."""
 
     min_cosine: MinCosine = None
-    min_sqnr: Annotated[float | None, Option("Minimum SQNR of every output, in dB.", metavar="DB")] = None
-    max_error: Annotated[
-        float | None, Option("Maximum absolute error of every output, in its own unit.", metavar="VALUE")
+    min_sqnr: Annotated[
+        float | None, Option("Minimum SQNR of every output, in dB.", metavar="DB", is_advanced=True)
     ] = None
-    min_top1: Annotated[float | None, Option("Minimum top-1 agreement, 0 to 1.", metavar="SHARE")] = None
+    max_error: Annotated[
+        float | None,
+        Option("Maximum absolute error of every output, in its own unit.", metavar="VALUE", is_advanced=True),
+    ] = None
+    min_top1: Annotated[
+        float | None, Option("Minimum top-1 agreement, 0 to 1.", metavar="SHARE", is_advanced=True)
+    ] = None
 
     @property
     def bounds(self) -> Bounds:

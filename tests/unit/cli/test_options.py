@@ -53,7 +53,7 @@ def model(tmp_path: Path) -> str:
 
 
 SAMPLES = ("build", "bench", "profile", "compare", "check", "sweep", "quantize", "bisect", "cast", "rewrite")
-HELP = {name: CliRunner().invoke(command(name), ["--help"]).output for name in COMMANDS}
+HELP = {name: CliRunner().invoke(command(name), ["--help-all"]).output for name in COMMANDS}
 
 
 @pytest.mark.parametrize("name", SAMPLES)
