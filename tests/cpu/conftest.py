@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnxruntime
 import pytest
 
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
+from tests.support.schemas import problems_of, record_of
 from tests.support.selection_builds import TRANSFORMER
 
 
@@ -18,6 +20,15 @@ from tests.support.selection_builds import TRANSFORMER
 def trtopt_cli(tmp_path: Path) -> CommandLine:
     """The command line in an empty folder."""
     return CommandLine(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _result_files_keep_to_their_schemas(tmp_path: Path) -> Iterator[None]:
+    """Every result file that a test leaves and trtopt reads has the form that is published."""
+    yield
+    for place in filter(Path.is_file, tmp_path.rglob("*.json")):
+        if (kind := record_of(text := place.read_bytes())) is not None:
+            assert problems_of(text) == [], f"{place} is no {kind.__name__}"
 
 
 @pytest.fixture(scope="session")

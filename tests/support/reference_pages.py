@@ -1,4 +1,4 @@
-"""The tables in documentation pages that are made of the package's own: run it as a module to write them."""
+"""Tables and schemas of the documentation that are made of the code: run it as a module to write them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support import schemas
 from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
 from trtopt.rewrite.explain import evidence_of, use_of
 from trtopt.rewrite.rules import RULES
@@ -87,3 +88,4 @@ if __name__ == "__main__":
     for name, table in PAGES.items():
         page = ROOT / name
         page.write_text(with_table(page.read_text("utf-8"), table()), "utf-8")
+    schemas.write()
