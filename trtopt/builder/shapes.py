@@ -235,26 +235,71 @@ def _default_axes(
 
 def _fill(spec: TensorSpec, axes: tuple[int | str, ...], batch: int) -> Shape:
     """Put the batch in and hold the shape against the model's own."""
+    filled = tuple(batch if isinstance(axis, str) else axis for axis in axes)
+    _check_fits(spec, filled)
+    if isinstance(next(iter(spec.shape), 0), str) and axes[0] not in (BATCH, batch):
+        raise UsageError(
+            f"--shape {spec.name}: axis 0 is the batch axis and is set by --batch", f"write {BATCH} for it"
+        )
+    return filled
+
+
+def _check_fits(spec: TensorSpec, axes: Sequence[int | str]) -> None:
+    """Hold a shape against the model's own: as many axes, and the lengths that the model fixes."""
+    own = f"its shape is {'x'.join(map(str, spec.shape))}"
     if len(axes) != len(spec.shape):
         raise UsageError(
-            f"--shape {spec.name}: {len(axes)} axes given, the model's input has {len(spec.shape)}",
-            f"its shape is {'x'.join(map(str, spec.shape))}",
+            f"--shape {spec.name}: {len(axes)} axes given, the model's input has {len(spec.shape)}", own
         )
-    filled: list[int] = []
-    for index, (axis, own) in enumerate(zip(axes, spec.shape, strict=True)):
-        length = batch if isinstance(axis, str) else axis
-        if isinstance(own, int) and own != length:
+    for index, (length, fixed) in enumerate(zip(axes, spec.shape, strict=True)):
+        if isinstance(fixed, int) and isinstance(length, int) and fixed != length:
             raise UsageError(
-                f"--shape {spec.name}: axis {index} is {length}, the model fixes it at {own}",
-                f"its shape is {'x'.join(map(str, spec.shape))}",
+                f"--shape {spec.name}: axis {index} is {length}, the model fixes it at {fixed}", own
             )
-        if index == 0 and isinstance(own, str) and axis != BATCH and axis != batch:
-            raise UsageError(
-                f"--shape {spec.name}: axis 0 is the batch axis and is set by --batch",
-                f"write {BATCH} for it",
-            )
-        filled.append(length)
-    return tuple(filled)
+
+
+def fixed_lengths(
+    inputs: Sequence[TensorSpec],
+    batch: int | None,
+    flags: Sequence[ShapeFlag],
+    axes: Mapping[str, Sequence[int]],
+) -> dict[str, tuple[int | None, ...]]:
+    """The lengths of a model's axes where each gets one at most, None for those that stay open.
+
+    A length that is given to an axis of a name is that of all axes of the name.
+    """
+    given, by_axis, batch_axis = _by_input(inputs, flags), axis_lengths(inputs, axes), batch_name(inputs)
+    for option in [
+        *(f"--shape {name}" for name, shapes in given.items() if len(shapes) > 1),
+        *(f"--axis {name}" for name, lengths in axes.items() if len(lengths) > 1),
+    ]:
+        raise UsageError(f"{option}: several lengths, where one is to be fixed", "give one")
+    firsts = [spec.shape[0] for spec in inputs if spec.shape]
+    if batch is not None and not any(isinstance(first, str) or first == batch for first in firsts):
+        raise FixedBatchError(
+            f"--batch {batch}: no input has an open batch axis", "omit it; --dynamic-batch opens a fixed one"
+        )
+    known: dict[str, int] = {}
+    for spec in inputs:
+        shape = given.get(spec.name, (("",) * len(spec.shape),))[0]
+        _check_fits(spec, shape)
+        for index, (axis, own) in enumerate(zip(shape, spec.shape, strict=True)):
+            is_batch = axis == BATCH or index == 0 or own == batch_axis
+            lengths = (axis, by_axis.get((spec.name, index), (None,) * 2)[1], batch if is_batch else None)
+            for length in lengths if isinstance(own, str) else ():
+                if isinstance(length, int) and known.setdefault(axis_name(spec, index), length) != length:
+                    raise UsageError(
+                        f"axis {axis_name(spec, index)!r} is given the lengths "
+                        f"{known[axis_name(spec, index)]} and {length}",
+                        "give it one: axes of a name are equally long in all inputs",
+                    )
+    return {
+        spec.name: tuple(
+            own if isinstance(own, int) else known.get(axis_name(spec, index))
+            for index, own in enumerate(spec.shape)
+        )
+        for spec in inputs
+    }
 
 
 def batch_range(batches: Sequence[int]) -> ShapeRange:

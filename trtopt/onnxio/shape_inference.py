@@ -297,7 +297,8 @@ def fix_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int | None]
             for axis, size in zip(axes, wanted, strict=True):
                 if size is not None:
                     axis.dim_value = size
-    del graph.value_info[:]
+    for part in graphs_of(graph):
+        del part.value_info[:]
 
 
 FLOAT = TensorProto.FLOAT

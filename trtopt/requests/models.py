@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 from trtopt.options import Argument, Checked, Option, Output
 from trtopt.precision.placement.forms import Forms as GraphForms, parse_forms
 from trtopt.precision.search import FEWEST
-from trtopt.recipe import read_io_request
+from trtopt.recipe import MAX_AXIS, Recipe, read_io_request
 from trtopt.records.tensors import IoRequest
 from trtopt.requests import shared
-from trtopt.requests.recipe import Forms, RunOptions
+from trtopt.requests.recipe import Forms, RunOptions, sizes_in
 from trtopt.targets import DEFAULT, target_names, targets_where
 
 
@@ -129,6 +129,33 @@ class RewriteRequest(GraphEnds):
     ] = True
     data: Annotated[shared.Data, shared.samples("Real inputs for the check")] = None
     dynamic_batch: Annotated[bool, Option("Give a fixed batch axis the name `batch`.")] = False
+    batch: Annotated[int | None, Option("Fix the batch axis at this size.", range=(1, MAX_AXIS))] = None
+    shapes: Annotated[
+        shared.Shapes,
+        Option(
+            "Fix the shape of an input: x:1x3x224x224; N is the batch, open without --batch.",
+            python='inputs to fix, with their shapes: `{"x": "1x3x224x224"}`; N is the batch, open without '
+            "`batch`.",
+            flag="--shape",
+            metavar="INPUT:SHAPE",
+            parse=shared.parse_shape,
+        ),
+    ] = None
+    axes: Annotated[
+        shared.Axes,
+        Option(
+            "Fix a dynamic axis by its name in the model, for all inputs: seq=128.",
+            python='dynamic axes to fix, by their names, for all inputs: `{"seq": 128}`.',
+            flag="--axis",
+            metavar="NAME=N",
+            parse=shared.parse_axis,
+        ),
+    ] = None
+
+    @property
+    def sizes(self) -> Recipe:
+        """The shapes and axes to fix, as a recipe that gives nothing else."""
+        return sizes_in(self.shapes, self.axes)
 
 
 @dataclass(frozen=True)

@@ -243,6 +243,14 @@ def _check_executor(recipe: Recipe) -> None:
         )
 
 
+def sizes_in(shapes: Mapping[str, str] | None, axes: Mapping[str, int | Sequence[int]] | None) -> Recipe:
+    """Shapes of inputs and lengths of axes, as a recipe that gives nothing else."""
+    lengths = {name: batch_sizes(given) or () for name, given in (axes or {}).items()}
+    recipe = Recipe(shapes=dict(shapes or {}), axes=lengths)
+    check_recipe(recipe)
+    return recipe
+
+
 # ── what engines run on ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -258,7 +266,4 @@ class RunOptions(shared.Request):
     @property
     def sizes(self) -> Recipe:
         """The shapes and axes, as a recipe that gives nothing else."""
-        lengths = {name: batch_sizes(given) or () for name, given in (self.axes or {}).items()}
-        recipe = Recipe(shapes=dict(self.shapes or {}), axes=lengths)
-        check_recipe(recipe)
-        return recipe
+        return sizes_in(self.shapes, self.axes)

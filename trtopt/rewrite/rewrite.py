@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
+import onnx
 
 from trtopt.data import feeds
 from trtopt.errors import ModelError, UsageError
@@ -34,6 +37,7 @@ from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization, type_graph
 from trtopt.targets import Target, target_named
 
+NO_SHAPES: Mapping[str, Sequence[int | None]] = MappingProxyType({})
 _SHAPES = (cast_like, inline_if, erase_identity, drop_unused, zero_state, fold_shapes, fold_constants)
 """What makes constants of all that is computed of shapes and of constants, rids LSTMs of zeros as long as the
 batch, and MaxPools of indices that nothing reads."""
@@ -105,10 +109,12 @@ class _Proof:
 
     def of(self, outcome: Outcome, kind: Exactness) -> tuple[Deviation, ...]:
         if not self._reference:
-            self._run_original()
+            self.run_original()
         return equivalence.compare(self._reference, outcome.model, self._inputs, kind)
 
-    def _run_original(self) -> None:
+    def run_original(self) -> None:
+        """Compute what results are held to."""
+
         def run(seeded: Sequence[feeds.Feed]) -> None:
             self._inputs = (*seeded[: self._sizes], *self._real)
             self._reference = equivalence.run(self._model, self._inputs)
@@ -173,6 +179,7 @@ def rewrite_model(
     check: bool = True,
     data: str | Path | None = None,
     dynamic_batch: bool = False,
+    shapes: Mapping[str, Sequence[int | None]] = NO_SHAPES,
     io: IoRequest = NO_REQUEST,
     sizes: int = 2,
     write_unchanged: bool = True,
@@ -181,19 +188,22 @@ def rewrite_model(
 ) -> RewriteTrace:
     """Rewrite the ONNX file `source` for the TensorRT `target` and write it to `out`.
 
-    The options are those of `trtopt.rewrite`; `add` names further rules. With `sizes` 1 the check is at the
-    smaller size of dynamic axes alone. Without `write_unchanged` nothing is written if no rule was applied.
-    `accept` is shown the trace before anything is written; what it raises is raised. `note` hears beforehand
-    how much room temporary files take.
+    The options are those of `trtopt.rewrite`; `add` names further rules, `shapes` has the lengths that axes
+    of inputs get, None for one that stays. With `sizes` 1 the check is at the smaller size of dynamic axes
+    alone. Without `write_unchanged` nothing is written if no rule was applied. `accept` is shown the trace
+    before anything is written; what it raises is raised. `note` hears beforehand how much room temporary
+    files take.
     """
     began = time.perf_counter()
     aim = target_named(target)
     chosen = select(rules, skip, aim, add, clean=clean)
     check_formats(io, aim, in_engine=False)
-    typing = type_graph(_load(source, out, note), io, data=data, check=check)
+    loaded = _load(source, out, note)
+    frozen = replace(loaded, proto=_freeze(loaded.proto, shapes)) if shapes else loaded
+    typing = type_graph(frozen, io, data=data, check=check)
     original = typing.model
     proto, lowered = prepare.prepare(original.proto)
-    notes, failed = _on_defaults(original), list[Undone]()
+    notes, failed = [*_on_shapes(loaded.proto, frozen.proto), *_on_defaults(original)], list[Undone]()
     if check:
         equivalence.check_outputs(original.proto)
     if dynamic_batch:
@@ -206,6 +216,13 @@ def rewrite_model(
         if dynamic_batch and check:
             notes.append(prove(original, model, opened))
         proof = _Proof(model if dynamic_batch else original, data, sizes) if check else None
+        if shapes and proof:
+            try:
+                proof.run_original()  # whether it runs at these shapes is known even where no rule applies
+            except equivalence.Unrunnable as error:
+                raise equivalence.Unrunnable(
+                    f"at the fixed shapes, {error.problem}", f"fix others; else {error.remedy}"
+                ) from None
         outcome, undone, checked = _rewrite_and_prove(model, chosen, aim, proof)
         was_run = dynamic_batch or typing.checked  # each runs the original
         notes += proof.notes(outcome) if proof and (outcome.applied or not was_run) else []
@@ -237,6 +254,19 @@ def rewrite_model(
     return msgspec.structs.replace(trace, seconds=time.perf_counter() - began)
 
 
+def _freeze(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int | None]]) -> onnx.ModelProto:
+    """A copy with these lengths of its inputs' axes, and all other shapes as they follow from them."""
+    copy = deepcopy(proto)
+    fix_inputs(copy.graph, shapes)
+    for value in copy.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    declare_outputs(copy)
+    for value, declared in zip(copy.graph.output, proto.graph.output, strict=True):
+        if not value.type.tensor_type.HasField("shape"):  # inference does not find each
+            value.CopyFrom(declared)
+    return copy
+
+
 def _load(source: Path, out: Path, note: Note) -> ModelFile:
     """The model, once it is known that a result can be written at `out`."""
     if out.resolve() == source.resolve():
@@ -246,6 +276,13 @@ def _load(source: Path, out: Path, note: Note) -> ModelFile:
     held = sum(size_in_bytes(item) for item in model.proto.graph.initializer if model_file.is_external(item))
     check_output_room(out, 2 * held, note)  # at most: what rules make of the weights, and the result
     return model
+
+
+def _on_shapes(before: onnx.ModelProto, after: onnx.ModelProto) -> Iterator[str]:
+    """A note on each input whose axes were fixed."""
+    for old, new in zip(feeds.specs_of(before), feeds.specs_of(after), strict=True):
+        if old != new:
+            yield f"{old.name} {'x'.join(map(str, old.shape))} is now {'x'.join(map(str, new.shape))}"
 
 
 def _on_defaults(original: ModelFile) -> list[str]:
@@ -270,11 +307,7 @@ def fold_at(model: ModelFile, shapes: Mapping[str, Sequence[int | None]], target
     a rule was applied it was run, as the model was, on one random input of these shapes.
     """
     try:
-        proto, _ = prepare.prepare(model.proto)
-        fix_inputs(proto.graph, shapes)
-        for value in proto.graph.output:
-            value.type.tensor_type.ClearField("shape")
-        declare_outputs(proto)
+        proto = _freeze(prepare.prepare(model.proto)[0], shapes)
         folded = rewrite(replace(model, proto=proto), _FOLDING, target)
         if not folded.applied and (proto.graph.input, proto.graph.output) == (
             model.proto.graph.input,

@@ -59,8 +59,15 @@ def rewrite(
     request: RewriteRequest, note: Note, accept: Callable[[RewriteTrace], object] = lambda trace: None
 ) -> RewriteTrace:
     """See `trtopt.rewrite`; `accept` is shown the trace before anything is written."""
+    from trtopt.builder.shapes import fixed_lengths
+    from trtopt.onnxio.model_info import read_onnx
+    from trtopt.recipe import shape_flags
     from trtopt.rewrite.rewrite import rewrite_model
 
+    sizes, shapes = request.sizes, {}
+    if request.batch is not None or sizes.shapes or sizes.axes:
+        inputs = read_onnx(Path(request.model)).inputs
+        shapes = fixed_lengths(inputs, request.batch, shape_flags(sizes), sizes.axes)
     return rewrite_model(
         Path(request.model),
         Path(request.output),
@@ -71,6 +78,7 @@ def rewrite(
         check=request.check,
         data=request.data,
         dynamic_batch=request.dynamic_batch,
+        shapes=shapes,
         io=request.io_request,
         accept=accept,
         note=note,
