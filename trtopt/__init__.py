@@ -4,7 +4,7 @@
 
     build, tune, sweep, verify                              make engines and look after them
     bench, compare, profile, report                         measure them, judge them, explain the time
-    export, lint, rewrite, cast, quantize, check, bisect    make and judge the graphs
+    export, inspect, lint, rewrite, cast, quantize, check, bisect    make and judge the graphs
     plan, deploy, pack, unpack                              serve them
     models, doctor                                          what there is, and what works here
 
@@ -25,7 +25,7 @@ from trtopt.version import __version__ as __version__
 if TYPE_CHECKING:
     from trtopt.api import *  # noqa: F403
 
-_ALSO_PACKAGES = ("export", "report", "rewrite")
+_ALSO_PACKAGES = ("export", "inspect", "report", "rewrite")
 """Public functions, also once the packages of these names are loaded."""
 
 

@@ -23,6 +23,7 @@ from trtopt.records import (
     BatchPlan,
     BenchReport,
     FolderCheck,
+    Inspection,
     MachineSurvey,
     Manifest,
     OnnxArtifact,
@@ -42,6 +43,7 @@ from trtopt.requests.models import (
     CastRequest,
     CheckRequest,
     ExportRequest,
+    InspectRequest,
     LintRequest,
     QuantizeRequest,
     RewriteRequest,
@@ -56,6 +58,7 @@ from trtopt.workflows.bench.bench import bench as run_bench
 from trtopt.workflows.build.build import build_requested
 from trtopt.workflows.build.folder import verify as run_verify
 from trtopt.workflows.compare.compare import compare as run_compare
+from trtopt.workflows.inspect import inspect as run_inspect
 from trtopt.workflows.optimize import optimize as run_optimize
 from trtopt.workflows.plan.plan import deploy_triton, plan as run_plan
 from trtopt.workflows.precision.bisect import bisect as run_bisect
@@ -80,6 +83,7 @@ __all__ = [
     "deploy",
     "doctor",
     "export",
+    "inspect",
     "lint",
     "models",
     "optimize",
@@ -477,6 +481,27 @@ def bisect(request: BisectRequest) -> BisectReport:
         'nothing to keep'
     """
     return run_bisect(request, request.listener)
+
+
+@keywords_of(InspectRequest)
+def inspect(request: InspectRequest) -> Inspection:
+    """Show what is in an ONNX model, an engine, or a file or folder that trtopt made; nothing is run.
+
+    Returns:
+        What it is, and what it holds: `model`, `engines`, `members`.
+
+    Raises:
+        WrongPathError: it is none of these; says what it looks like.
+        ModelError, ArtifactError: it is one of these, and damaged.
+        NoGpuError, BackendMissingError: an engine that `trust` names cannot be loaded here.
+
+    Example:
+        >>> import trtopt
+        >>> found = trtopt.inspect("model.onnx")
+        >>> found.model.inputs[0].name
+        'images'
+    """
+    return run_inspect(request)[0]
 
 
 @keywords_of(LintRequest)

@@ -10,6 +10,7 @@ from trtopt.report import (  # noqa: F401  (each registers its views)
     bench,
     build,
     comparison,
+    inspection,
     planning,
     precision,
     profile,

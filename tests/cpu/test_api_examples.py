@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 IN_ORDER = (
     *("build", "bench", "profile", "compare", "check", "sweep", "rewrite", "cast", "quantize", "tune"),
-    *("lint", "bisect", "verify"),
+    *("inspect", "lint", "bisect", "verify"),
 )
 """Later ones use what earlier ones made."""
 ELSEWHERE = {"export", "plan", "report"}

@@ -28,6 +28,7 @@ JOBS = (
     "check",
     "compare",
     "export",
+    "inspect",
     "lint",
     "pack",
     "plan",

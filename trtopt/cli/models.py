@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         CastRequest,
         CheckRequest,
         ExportRequest,
+        InspectRequest,
         LintRequest,
         QuantizeRequest,
         RewriteRequest,
@@ -100,6 +101,24 @@ def _exported_lines(exported: Exported) -> list[str]:
         sizes = ", ".join(f"{name} {size}" for name, size in check.sizes.items()) or "fixed sizes"
         lines.append(f"  agrees with PyTorch at {sizes}: largest relative difference {check.worst:.1e}")
     return lines
+
+
+@command("models.InspectRequest")
+@json_option("trtopt.inspect", "what is in it")
+def inspect(request: InspectRequest, json: JsonOutput | None) -> None:
+    """Show what is in a model, an engine, a result file or a folder.
+
+    Nothing is run, and no weights are read. PATH is an ONNX file, an engine, or what trtopt made: a build or
+    sweep folder, a result file, a plan, a store of timing caches.
+    """
+    from trtopt.cli.console import show_result, show_view
+    from trtopt.cli.outputs import takes_stdout
+    from trtopt.workflows.inspect import inspect as run
+
+    inspection, result = run(request)
+    show_result(json, inspection)
+    if result is not None:
+        show_view(result.view, err=takes_stdout(json))
 
 
 _FINDINGS_SHOWN = 5

@@ -142,6 +142,12 @@ _PRODUCTS: dict[str, Callable[[Node, Sequence[Shape | None], Shape], int | None]
 }
 
 
+def macs_of(graph: Graph) -> int | None:
+    """Multiply-adds of all convolutions, products and attention; None where a shape is not known."""
+    counts = [node_flops(graph, node) for node in graph.nodes if node.op in _PRODUCTS]
+    return None if None in counts else sum(filter(None, counts)) // 2
+
+
 def tensor_bytes(graph: Graph, tensor: str) -> int | None:
     """Bytes of a tensor in the type in which it has to be moved; None where its shape or type is unknown."""
     shape, dtype = graph.shapes.get(tensor), graph.stored_dtype(tensor)

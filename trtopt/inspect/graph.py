@@ -122,8 +122,8 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
         tensor = value.type.tensor_type
         if tensor.elem_type:
             dtypes.setdefault(value.name, dtype_name(tensor.elem_type))
-        if tensor.HasField("shape") and all(axis.HasField("dim_value") for axis in tensor.shape.dim):
-            known.setdefault(value.name, tuple(axis.dim_value for axis in tensor.shape.dim))
+        if (shape := _shape_of(value)) is not None:
+            known.setdefault(value.name, shape)
     return Graph(
         nodes=tuple(_nodes(model.graph.node)),
         outputs=frozenset(value.name for value in graph.output),
@@ -227,12 +227,19 @@ def _computed(model: onnx.ModelProto) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    found = {}
-    for value in (*model.graph.input, *model.graph.value_info):
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(axis.HasField("dim_value") for axis in tensor.shape.dim):
-            found[value.name] = tuple(axis.dim_value for axis in tensor.shape.dim)
-    return found | {item.name: tuple(item.dims) for item in model.graph.initializer}
+    values = ((one.name, _shape_of(one)) for one in (*model.graph.input, *model.graph.value_info))
+    known = {name: shape for name, shape in values if shape is not None}
+    return known | {item.name: tuple(item.dims) for item in model.graph.initializer}
+
+
+def _shape_of(value: onnx.ValueInfoProto) -> Shape | None:
+    """None where an axis is open, or negative: lengths that are too small make such."""
+    tensor = value.type.tensor_type
+    axes = tensor.shape.dim
+    is_known = tensor.HasField("shape") and all(
+        one.HasField("dim_value") and one.dim_value >= 0 for one in axes
+    )
+    return tuple(one.dim_value for one in axes) if is_known else None
 
 
 def _results(

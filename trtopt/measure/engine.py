@@ -274,6 +274,9 @@ class Described(Record, frozen=True, kw_only=True):
     profiles: tuple[dict[str, ShapeRange], ...]
     backend: Backend
     device: DeviceInfo
+    context_bytes: int | None = None
+    layers: str | None = None
+    """In the backend's own JSON, if they were requested."""
 
 
 class DescribeJob(Job[Described], frozen=True, kw_only=True, tag="describe"):
@@ -282,10 +285,11 @@ class DescribeJob(Job[Described], frozen=True, kw_only=True, tag="describe"):
     path: str
     sha256: str
     backend: str
+    with_layers: bool = False
 
 
 def describe(target: Target, job: DescribeJob) -> Described:
-    """Load the engine and read its inputs, outputs and profiles."""
+    """Load the engine and read its inputs, outputs and profiles; its layers as of what it is tuned for."""
     content = read_verified(Path(job.path), job.sha256, "command line")
     require_memory(
         job.path,
@@ -301,6 +305,16 @@ def describe(target: Target, job: DescribeJob) -> Described:
             profiles=tuple(map(dict, session.profiles)),
             backend=target.backend,
             device=target.device.info,
+            context_bytes=session.device_memory_bytes,
+            layers=_layers_of(session) if job.with_layers else None,
         )
     finally:
         session.close()
+
+
+def _layers_of(session: Session) -> str | None:
+    if not session.profiles:
+        return None
+    shapes = {name: shapes.opt for name, shapes in session.profiles[0].items()}
+    with closing(session.context(shapes)) as context:
+        return context.inspect()

@@ -32,13 +32,13 @@ def read_onnx(path: Path) -> OnnxArtifact:
     file = load(path)
     model = file.proto
     _check_graph(model, path)
-    _check_opset(model, path)
-    _check_soundness(model, path)
+    check_opset(model, path)
+    check_soundness(model, path)
     return OnnxArtifact(
         path=str(path),
         sha256=sha256_of(*file.files),
         opset=opset_of(model),
-        inputs=tuple(_spec(value, path) for value in _real_inputs(model)),
+        inputs=tuple(_spec(value, path) for value in real_inputs(model)),
         outputs=tuple(_spec(value, path) for value in model.graph.output),
         types=tuple(sorted(_element_types(model))),
     )
@@ -59,7 +59,7 @@ def _check_graph(model: onnx.ModelProto, path: Path) -> None:
         )
 
 
-def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Inputs that a caller must give: old files list initializers among the inputs."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in initializers]
@@ -71,6 +71,14 @@ def _spec(value: onnx.ValueInfoProto, path: Path) -> TensorSpec:
             f"{path}: {value.name!r} is not a tensor but a sequence, map or optional",
             "export the model with plain tensors as its inputs and outputs",
         )
+    return tensor_spec(value)
+
+
+def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    """An input or output; one that is no tensor has the name of what it is for a type, as `sequence`."""
+    kind = value.type.WhichOneof("value") or "unknown"
+    if kind != "tensor_type":
+        return TensorSpec(name=value.name, dtype=kind.removesuffix("_type"), shape=())
     tensor = value.type.tensor_type
     shape: list[int | str] = []
     for axis in tensor.shape.dim:
@@ -109,7 +117,8 @@ def written_types(model: onnx.ModelProto) -> set[str]:
     return {dtype_name(elem_type) for elem_type in found}
 
 
-def _check_opset(model: onnx.ModelProto, path: Path) -> None:
+def check_opset(model: onnx.ModelProto, path: Path) -> None:
+    """The installed onnx must know the model's opset."""
     newest = onnx.defs.onnx_opset_version()
     if opset_of(model) < 0:
         raise InvalidModelError(f"{path}: imports opset {opset_of(model)}", "export the model again")
@@ -120,7 +129,7 @@ def _check_opset(model: onnx.ModelProto, path: Path) -> None:
         )
 
 
-def _check_soundness(model: onnx.ModelProto, path: Path) -> None:
+def check_soundness(model: onnx.ModelProto, path: Path) -> None:
     """Names and order, then ONNX's own checker; operators it does not know are named with their nodes."""
     wiring = skeleton(model)
     name_apart(wiring.graph)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import methodcaller
 
 from trtopt.printable import counted
@@ -37,7 +37,7 @@ def build_view(manifest: Manifest, folder: str = "") -> View:
     warnings = [f"warnings from the builder are in {', '.join(logs)}"] if logs else []
     return View(
         f"{folder or manifest.onnx.path}: {count} by {backend_text(backend)}",
-        [_engines_table(manifest), Lines(warnings), *_origin(manifest)],
+        [engines_table(manifest.engines), Lines(warnings), *_origin(manifest)],
         plain(manifest.notes),
         f"{count} by {backend.name}: batch {', '.join(map(_batches, manifest.engines))}",
         map(_figures, manifest.engines),
@@ -55,7 +55,8 @@ def _figures(engine: EngineArtifact) -> Row:
     }
 
 
-def _engines_table(manifest: Manifest) -> Table:
+def engines_table(engines: Iterable[EngineArtifact]) -> Table:
+    """A row for each engine."""
     columns: list[Column[EngineArtifact]] = [
         Column("engine", lambda one: one.path),
         Column("batch", _batches, ""),
@@ -65,7 +66,7 @@ def _engines_table(manifest: Manifest) -> Table:
         Column("warnings", lambda one: one.warnings, "", face="page"),
         Column("SHA-256", lambda one: one.sha256, face="page"),
     ]
-    return table("", columns, manifest.engines)
+    return table("", columns, engines)
 
 
 def _origin(manifest: Manifest) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""The requests on graphs: `export`, `rewrite`, `cast`, `quantize`, `check`, `bisect`."""
+"""The requests on graphs: `export`, `inspect`, `rewrite`, `cast`, `quantize`, `check`, `bisect`."""
 
 from __future__ import annotations
 
@@ -73,6 +73,25 @@ class ExportRequest(Checked):
         ),
     ] = False
     external_data: Annotated[bool, Option("Store weights next to the file even below 2 GB.")] = False
+
+
+@dataclass(frozen=True)
+class InspectRequest(shared.Request):
+    """What to look into."""
+
+    path: Annotated[
+        str | Path,
+        Argument("an ONNX model, an engine, or a file or folder that trtopt made."),
+    ]
+    _: KW_ONLY
+    batch: Annotated[int, Option("Batch size to count a model's work at.", range=(1, MAX_AXIS))] = 1
+    axes: Annotated[
+        shared.Axes, "Lengths of a dynamic axis to count a model's work at, as seq=128 [default: 1]."
+    ] = None
+    trust: Annotated[
+        Sequence[str],
+        Option("Load this engine, which has no manifest: native code.", metavar="ENGINE", is_path=True),
+    ] = ()
 
 
 @dataclass(frozen=True)

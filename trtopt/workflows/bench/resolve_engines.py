@@ -89,7 +89,7 @@ def resolve_engines(
             f"{path.name}: no manifest describes it, loaded because of --trust; "
             f"loaded with {choice.name}: {choice.reason}",
         )
-        engine = external_engine(path, choice.name)
+        engine, _ = external_engine(path, choice.name)
         yield ResolvedEngines(path.parent, engine.inputs, "", (engine,))
         return
     folder, manifest, engines = find_engines(path)
@@ -203,12 +203,14 @@ def is_external(path: Path, trust: Sequence[str]) -> bool:
     return not any(engine.path == path.name for engine in beside)
 
 
-def external_engine(path: Path, backend: str) -> EngineArtifact:
+def external_engine(
+    path: Path, backend: str, *, with_layers: bool = False
+) -> tuple[EngineArtifact, Described]:
     """The engine as a worker process that loads it with `backend` finds it."""
     sha256 = sha256_of(path)
-    job = DescribeJob(path=str(path.absolute()), sha256=sha256, backend=backend)
+    job = DescribeJob(path=str(path.absolute()), sha256=sha256, backend=backend, with_layers=with_layers)
     described = run_job(job)
-    return EngineArtifact(
+    artifact = EngineArtifact(
         path=path.name,
         sha256=sha256,
         size_bytes=path.stat().st_size,
@@ -222,6 +224,7 @@ def external_engine(path: Path, backend: str) -> EngineArtifact:
         warnings=0,
         notes=("no manifest describes it: trusted by name",),
     )
+    return artifact, described
 
 
 def plan_of(path: Path, described: Described) -> BuildPlan:

@@ -1,0 +1,77 @@
+"""What is in an ONNX model: operators, weights and what a run costs, from its graph without its weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import TYPE_CHECKING
+
+from trtopt.inspect.costs import macs_of
+from trtopt.inspect.graph import DEQUANTIZE, Graph, read_graph
+from trtopt.onnxio.external_data import size_in_bytes, tensors_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, opset_of, parts_of
+from trtopt.onnxio.model_info import dtype_name, real_inputs, tensor_spec
+from trtopt.onnxio.shape_inference import check_functions
+from trtopt.records import ModelContents, Shape, WeightGroup
+
+if TYPE_CHECKING:
+    import onnx
+
+    from trtopt.onnxio.model_file import ModelFile
+
+
+def contents_of(file: ModelFile, shapes: Mapping[str, Shape]) -> ModelContents:
+    """What is in a model; its work is counted with its inputs at these shapes."""
+    model = file.proto
+    parts = [*parts_of(model)]
+    operators = Counter(_operator_of(node) for part in parts for node in part.node)
+    graph = read_graph(_inlined(model), shapes)
+    return ModelContents(
+        opset=opset_of(model),
+        ir_version=model.ir_version,
+        producer=f"{model.producer_name} {model.producer_version}".strip(),
+        domains={one.domain: one.version for one in model.opset_import if one.domain not in OWN_DOMAINS},
+        inputs=tuple(map(tensor_spec, real_inputs(model))),
+        outputs=tuple(map(tensor_spec, model.graph.output)),
+        nodes=operators.total(),
+        operators=dict(operators.most_common()),
+        functions=tuple(one.name for one in model.functions),
+        subgraphs=len(parts) - 1 - len(model.functions),
+        weights=tuple(_weights_of(model)),
+        weight_files=tuple(one.name for one in file.files[1:]),
+        qdq_types=tuple(sorted(_quantized_types(graph))),
+        macs=macs_of(graph),
+        shapes=dict(shapes),
+    )
+
+
+def _operator_of(node: onnx.NodeProto) -> str:
+    return node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}::{node.op_type}"
+
+
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without functions of its own: what they cost depends on where they are called."""
+    if not model.functions:
+        return model
+    import onnx.inliner
+
+    check_functions(model)
+    return onnx.inliner.inline_local_functions(model)
+
+
+def _weights_of(model: onnx.ModelProto) -> Iterator[WeightGroup]:
+    """The largest first."""
+    tensors: dict[str, list[tuple[int, int]]] = {}
+    for one in tensors_of(model):
+        size = size_in_bytes(one)
+        tensors.setdefault(dtype_name(one.data_type), []).append((prod(one.dims), size))
+    for dtype, sizes in sorted(tensors.items(), key=lambda item: -sum(size for _, size in item[1])):
+        elements, nbytes = map(sum, zip(*sizes, strict=True))
+        yield WeightGroup(dtype=dtype, tensors=len(sizes), elements=elements, size_bytes=nbytes)
+
+
+def _quantized_types(graph: Graph) -> set[str]:
+    """The types that are dequantised, weights' too."""
+    stored = {graph.dtypes.get(node.inputs[0], "") for node in graph.nodes if node.op == DEQUANTIZE}
+    return stored - {""}

@@ -1,0 +1,87 @@
+"""Records of `trtopt inspect`: what is in a model, an engine, a folder or a file."""
+
+from __future__ import annotations
+
+from trtopt.records.base import Record, Result, Shape
+from trtopt.records.build import EngineArtifact
+from trtopt.records.tensors import TensorSpec
+
+
+class WeightGroup(Record, frozen=True, kw_only=True):
+    """The weights of one element type."""
+
+    dtype: str
+    tensors: int
+    elements: int
+    size_bytes: int
+
+
+class ModelContents(Record, frozen=True, kw_only=True):
+    """What is in an ONNX model; its weights are counted by what it declares of them, not read."""
+
+    opset: int
+    ir_version: int
+    producer: str
+    domains: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+    """The version of each domain besides ONNX's own."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    nodes: int
+    """Those inside others and inside functions included."""
+    operators: dict[str, int]
+    """How many nodes each has, the most first; of other domains as DOMAIN::OPERATOR."""
+    functions: tuple[str, ...] = ()
+    subgraphs: int = 0
+    weights: tuple[WeightGroup, ...]
+    weight_files: tuple[str, ...] = ()
+    """Next to the model."""
+    qdq_types: tuple[str, ...] = ()
+    """The types that are dequantised."""
+    macs: int | None
+    """Multiply-adds of convolutions, products and attention at `shapes`; None where a shape is not known."""
+    shapes: dict[str, Shape]
+    """Of the inputs, that `macs` are counted at."""
+
+    @property
+    def parameters(self) -> int:
+        """The elements of all weights."""
+        return sum(one.elements for one in self.weights)
+
+    @property
+    def weight_bytes(self) -> int:
+        """The size of all weights."""
+        return sum(one.size_bytes for one in self.weights)
+
+
+class EngineContents(Record, frozen=True, kw_only=True):
+    """What is in an engine; its layers are known where the backend has described them."""
+
+    artifact: EngineArtifact
+    layers: int | None = None
+    kinds: dict[str, int] = {}  # noqa: RUF012
+    """How many layers of each kind, the most first."""
+    weight_types: dict[str, float] = {}  # noqa: RUF012
+    """The share of the weights in each type, the largest first."""
+    context_bytes: int | None = None
+    """The device memory that a context takes for activations, of an engine that was loaded."""
+
+
+class Member(Record, frozen=True, kw_only=True):
+    """A file of a folder: its name in it, and what it is."""
+
+    name: str
+    what: str
+    size_bytes: int
+
+
+class Inspection(Result, Record, frozen=True, kw_only=True):
+    """What a path is and what is in it, as far as it can be read without running anything."""
+
+    schema: str = "trtopt.inspect/1"
+    path: str
+    what: str
+    size_bytes: int
+    model: ModelContents | None = None
+    engines: tuple[EngineContents, ...] = ()
+    members: tuple[Member, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,142 @@
+"""What `trtopt inspect` shows: a model, an engine or a folder on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from trtopt.printable import counted
+from trtopt.records import EngineContents, Inspection, Member, ModelContents, TensorSpec
+from trtopt.records.base import Row
+from trtopt.report.bench import backend_text
+from trtopt.report.build import engines_table
+from trtopt.report.view import Block, Column, Lines, View, cells_of, mib, mib_text, plain, table, view_of
+
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def short(count: int | None) -> str:
+    """A count with three digits: 25.6M."""
+    if count is None:
+        return "?"
+    for size, letter in _PREFIXES:
+        if count >= size:
+            return f"{count / size:.3g}{letter}"
+    return str(count)
+
+
+@view_of.register
+def inspection_view(found: Inspection) -> View:
+    """What it is in the title; then its parts."""
+    blocks: list[Block] = []
+    if found.model is not None:
+        blocks += _model_blocks(found.model)
+    if found.engines:
+        blocks += _engines_blocks(found.engines)
+    if found.members:
+        blocks.append(_members_table(found.members))
+    title = f"{found.path}: {found.what}, {mib_text(found.size_bytes)}"
+    rows: Iterable[Row] = (
+        ({"operator": name, "nodes": count} for name, count in found.model.operators.items())
+        if found.model is not None
+        else map(cells_of, found.members)
+    )
+    return View(title, blocks, plain(found.notes), rows=rows)
+
+
+# ── models ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _model_blocks(model: ModelContents) -> Iterator[Block]:
+    yield _tensors_table(model.inputs, model.outputs)
+    yield Lines([*_model_lines(model)])
+
+
+def _tensors_table(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], title: str = "") -> Block:
+    columns: list[Column[tuple[str, TensorSpec]]] = [
+        Column("", lambda one: one[0]),
+        Column("name", lambda one: one[1].name, fit="fold"),
+        Column("type", lambda one: one[1].dtype),
+        Column("shape", lambda one: " × ".join(map(str, one[1].shape)), fit="cut"),
+    ]
+    rows = [("input", one) for one in inputs] + [("output", one) for one in outputs]
+    return table(title, columns, rows)
+
+
+def _model_lines(model: ModelContents) -> Iterator[str]:
+    yield f"operators: {_counts(model.operators)} ({counted(model.nodes, 'node')})"
+    kinds = (f"{one.dtype} {short(one.elements)} ({mib_text(one.size_bytes)})" for one in model.weights)
+    yield f"parameters: {', '.join(kinds) or 'none'}"
+    if model.weight_files:
+        yield f"weights outside the file: {', '.join(model.weight_files)}"
+    yield f"MACs: {'not known' if model.macs is None else short(model.macs)} at {_shapes_text(model)}"
+    if model.qdq_types:
+        yield f"Q/DQ: {', '.join(model.qdq_types)}"
+    if model.subgraphs:
+        yield f"subgraphs: {model.subgraphs}, whose MACs are not counted"
+    if model.functions:
+        yield f"functions: {', '.join(model.functions)}"
+    others = "".join(f", {domain} {version}" for domain, version in model.domains.items())
+    made_by = f", by {model.producer}" if model.producer else ""
+    yield f"opset {model.opset}{others}, IR {model.ir_version}{made_by}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _shapes_text(model: ModelContents) -> str:
+    return ", ".join(f"{name} {_axes(shape)}" for name, shape in model.shapes.items()) or "no inputs"
+
+
+# ── engines ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _engines_blocks(engines: Sequence[EngineContents]) -> Iterator[Block]:
+    """A row for each, what they take and give, and what is inside each."""
+    first = engines[0].artifact
+    yield engines_table(one.artifact for one in engines)
+    yield _tensors_table(first.inputs, first.outputs, first.path if len(engines) > 1 else "")
+    for engine in engines:
+        yield Lines([f"{engine.artifact.path}: {line}" for line in _engine_lines(engine)])
+    where = f"on {first.device.name}" if first.device.kind != "none" else "without a GPU"
+    yield Lines([f"built by {backend_text(first.plan.backend)} {where}"])
+    settings = (f"{name} {value}" for name, value in first.builder_config.items() if value)
+    yield Lines([f"settings: {'; '.join(settings)}"], is_detail=True)
+
+
+def _engine_lines(engine: EngineContents) -> Iterator[str]:
+    plan = engine.artifact.plan
+    for number, profile in enumerate(plan.profiles):
+        open_ones = [
+            f"{name} {_axes(one.min)} to {_axes(one.max)}, tuned for {_axes(one.opt)}"
+            for name, one in profile.shapes.items()
+            if not one.is_fixed
+        ]
+        if open_ones:
+            yield f"profile {number}: {'; '.join(open_ones)}"
+    yield (
+        f"{engine.layers} layers: {_counts(engine.kinds)}"
+        if engine.layers
+        else "its layers are not described"
+    )
+    if engine.weight_types:
+        shares = (f"{dtype} {share:.1%}" for dtype, share in engine.weight_types.items())
+        yield f"weights: {', '.join(shares)}"
+    if engine.context_bytes is not None:
+        yield f"{mib_text(engine.context_bytes)} for the activations of a context"
+
+
+def _axes(shape: Iterable[int]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
+
+
+# ── folders ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _members_table(members: Iterable[Member]) -> Block:
+    columns: list[Column[Member]] = [
+        Column("file", lambda one: one.name, fit="fold"),
+        Column("what", lambda one: one.what, fit="fold"),
+        Column("size MiB", lambda one: mib(one.size_bytes), ".3g"),
+    ]
+    return table("", columns, members)

@@ -1,0 +1,330 @@
+"""What a model, an engine, a folder or a file of trtopt holds, read without running any of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+from msgspec.structs import replace
+
+from trtopt.builder.shapes import axis_lengths, axis_name, batch_name
+from trtopt.errors import ArtifactError, InvalidModelError, ModelError, TrtoptError, WrongPathError
+from trtopt.files.bounded_reading import read_bounded, reading_as
+from trtopt.files.manifests import MANIFEST, is_build_folder, read_listed, read_manifest, read_plan
+from trtopt.files.outputs import head_of
+from trtopt.inspect.contents import contents_of
+from trtopt.inspect.inspector import EngineDescription, read_inspector
+from trtopt.onnxio.model_file import load
+from trtopt.onnxio.model_info import check_opset, check_soundness, real_inputs, tensor_spec
+from trtopt.records import (
+    EngineArtifact,
+    EngineContents,
+    Inspection,
+    Manifest,
+    Member,
+    ModelContents,
+    Shape,
+    TensorSpec,
+    kind_of,
+    read_versioned,
+)
+from trtopt.records.base import Result
+from trtopt.records.precision import CheckReport
+from trtopt.requests.models import InspectRequest
+from trtopt.targets import DISPLAYED, RTX, TENSORRT
+from trtopt.workflows.bench.resolve_engines import check_trust, external_engine
+from trtopt.workflows.cache_folder import entries
+from trtopt.workflows.compare.result_files import read_result
+from trtopt.workflows.profile.profile import read_profile
+from trtopt.workflows.sweep.folder import is_sweep, read_sweep
+
+_ENGINES = {b"ftrt": TENSORRT, b"vtrt": RTX}
+"""By the first bytes of an engine: the backend that wrote it."""
+_FORMATS = {
+    b"\x89HDF": "an HDF5 file, as Keras writes models",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x7fELF": "a native library or program",
+    b"\x80": "a Python pickle, as PyTorch's older checkpoints are",
+    b"\x1f\x8b": "a gzip archive",
+}
+"""Other files, by their first bytes."""
+_BY_SUFFIX = {".onnx": "an ONNX model", ".cache": "a timing cache"}
+_KINDS = {
+    "build": "the manifest of a build",
+    "calibration": "ranges from `trtopt quantize`",
+    "ledger": "the candidates of `trtopt tune`",
+    "peaks": "a device's measured peaks",
+    "quantization": "the decisions of `trtopt quantize`",
+    "runspread": "how much runs differ on this machine",
+    "tuned": "the result of `trtopt tune`",
+}
+"""What the files are whose schema is not called after a command."""
+
+
+def _read_check(path: Path) -> CheckReport:
+    with reading_as("a check", path, "make it again with `trtopt check --json FILE`"):
+        return read_versioned(read_bounded(path), CheckReport)
+
+
+_READERS: Mapping[str, Callable[[Path], Result]] = {
+    "trtopt.bench": read_result,
+    "trtopt.check": _read_check,
+    "trtopt.plan": read_plan,
+    "trtopt.profile": read_profile,
+    "trtopt.sweep": read_sweep,
+}
+"""The files whose result is shown again."""
+
+
+def inspect(request: InspectRequest) -> tuple[Inspection, Result | None]:
+    """What a path is and holds; with the result that it is a file or folder of, to be shown as it was."""
+    path = Path(request.path)
+    if path.is_dir():
+        return _inspect_folder(path)
+    check_trust(request.trust, [path] if request.trust else [])
+    engine = _listed_engine(path)
+    if engine is not None:
+        manifest = read_manifest(path.parent)
+        contents, notes = _engines_of(path.parent, manifest, [engine])
+        what = f"an engine of the build {path.parent}"
+        return replace(_about(path, what, notes), engines=contents), None
+    head = head_of(path)
+    if head[:4] in _ENGINES:
+        return _inspect_bare(path, head, is_trusted=bool(request.trust)), None
+    kind = _kind_of(path)
+    if kind is not None:
+        read = _READERS.get(kind)
+        return _about(path, _text_of(kind)), None if read is None else read(path)
+    model, reasons = _inspect_model(path, request)
+    return replace(_about(path, "an ONNX model", reasons), model=model), None
+
+
+def _about(path: Path, what: str, notes: Sequence[str] = ()) -> Inspection:
+    return Inspection(path=str(path), what=what, size_bytes=_size(path), notes=tuple(notes))
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(one.stat().st_size for one in files if one.is_file())
+
+
+# ── models ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _inspect_model(path: Path, request: InspectRequest) -> tuple[ModelContents, tuple[str, ...]]:
+    """An ONNX file; what `trtopt build` would refuse of it is a note, as it is a reason to look into it."""
+    try:
+        file = load(path)
+    except InvalidModelError:
+        looks_like = _format_of(path)
+        if looks_like is None and path.suffix == ".onnx":
+            raise
+        raise WrongPathError(
+            f"{path}: is {looks_like or 'of an unknown kind'}: no model, no engine and no file of trtopt",
+            "give one of these, or a folder that trtopt made",
+        ) from None
+    notes = []
+    try:
+        check_opset(file.proto, path)
+        check_soundness(file.proto, path)
+    except ModelError as error:
+        notes.append(f"trtopt refuses it: {error.problem.removeprefix(f'{path}: ')}")
+    inputs = tuple(map(tensor_spec, real_inputs(file.proto)))
+    shapes = _shapes_of(inputs, request)
+    if open_axes := [*dict.fromkeys(_open_axes(inputs, request))]:
+        flags = " ".join(f"--axis {name}=N" for name in open_axes)
+        notes.append(f"MACs are counted at length 1 of {', '.join(open_axes)}: {flags} gives others")
+    return contents_of(file, shapes), tuple(notes)
+
+
+def _open_axes(inputs: Sequence[TensorSpec], request: InspectRequest) -> Iterator[str]:
+    """Those besides the batch whose length is not given."""
+    known = {batch_name(inputs), *(request.axes or ())}
+    for spec in inputs:
+        for place, axis in enumerate(spec.shape):
+            if place and isinstance(axis, str) and (name := axis_name(spec, place)) not in known:
+                yield name
+
+
+def _shapes_of(inputs: Sequence[TensorSpec], request: InspectRequest) -> dict[str, Shape]:
+    """The shapes to count work at: axes that are not given have length 1."""
+    given = {name: (one,) if isinstance(one, int) else one for name, one in (request.axes or {}).items()}
+    lengths, batch = axis_lengths(inputs, given), batch_name(inputs)
+
+    def length_of(name: str, place: int, axis: int | str) -> int:
+        if isinstance(axis, int):
+            return axis
+        return request.batch if place == 0 or axis == batch else lengths.get((name, place), (1, 1, 1))[1]
+
+    return {
+        spec.name: tuple(length_of(spec.name, place, axis) for place, axis in enumerate(spec.shape))
+        for spec in inputs
+    }
+
+
+# ── engines ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _listed_engine(path: Path) -> EngineArtifact | None:
+    """The engine of a build folder that a file is."""
+    if not is_build_folder(path.parent):
+        return None
+    return next((one for one in read_manifest(path.parent).engines if one.path == path.name), None)
+
+
+def _engines_of(
+    folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]
+) -> tuple[tuple[EngineContents, ...], list[str]]:
+    """Engines of a build with the layers that lie beside them; and why an engine's are not known."""
+    found, notes = [], []
+    for engine in engines:
+        if engine.layers is None:
+            found.append(EngineContents(artifact=engine))
+            continue
+        try:
+            text = read_listed(folder, manifest, engine.layers).decode()
+            found.append(engine_contents(engine, read_inspector(text, engine.layers)))
+        except (TrtoptError, OSError, ValueError) as error:
+            notes.append(f"{engine.path}: its layers are not known: {error}")
+            found.append(EngineContents(artifact=engine))
+    return tuple(found), notes
+
+
+def engine_contents(
+    artifact: EngineArtifact, description: EngineDescription | None, context_bytes: int | None = None
+) -> EngineContents:
+    """An engine with its layers by kind and its weights by type."""
+    layers = () if description is None else description.layers
+    weights: Counter[str] = Counter()
+    for layer in layers:
+        if layer.weights_count:
+            weights[layer.weights_dtype or "unknown"] += layer.weights_count
+    return EngineContents(
+        artifact=artifact,
+        layers=len(layers) if layers else None,
+        kinds=dict(Counter(layer.kind or "unknown" for layer in layers).most_common()),
+        weight_types={dtype: count / weights.total() for dtype, count in weights.most_common()},
+        context_bytes=context_bytes,
+    )
+
+
+def _inspect_bare(path: Path, head: bytes, *, is_trusted: bool) -> Inspection:
+    """An engine that no manifest describes: who wrote it; if it is trusted, what it holds."""
+    what = _engine_text(head)
+    if not is_trusted:
+        name = shlex.quote(str(path))
+        note = (
+            "no manifest describes it, and an engine is native code: "
+            f"`trtopt inspect {name} --trust {name}` loads it, where it was built"
+        )
+        return _about(path, what, [note])
+    engine, described = external_engine(path, _ENGINES[head[:4]], with_layers=True)
+    description, notes = None, []
+    try:
+        description = read_inspector(described.layers or "", path.name)
+    except ArtifactError as error:
+        notes.append(f"its layers are not known: {error.problem}")
+    contents = engine_contents(engine, description, described.context_bytes)
+    return replace(_about(path, what, notes), engines=(contents,))
+
+
+def _engine_text(head: bytes) -> str:
+    """The library, and the version that TensorRT-RTX 1.7 was seen to write there."""
+    backend = _ENGINES[head[:4]]
+    version = f" {'.'.join(map(str, head[24:28]))}" if backend == RTX else ""
+    return f"an engine of {DISPLAYED[backend]}{version}, by its first bytes"
+
+
+# ── folders ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _inspect_folder(folder: Path) -> tuple[Inspection, Result | None]:
+    if is_build_folder(folder):
+        manifest = read_manifest(folder)
+        engines, notes = _engines_of(folder, manifest, manifest.engines)
+        what = "a build folder" if manifest.tuning is None else "a build folder of `trtopt tune`"
+        members = tuple(_members_of(folder, manifest))
+        notes += manifest.notes
+        return replace(_about(folder, what, notes), engines=engines, members=members), None
+    members = tuple(_members_of(folder))
+    if is_sweep(folder):
+        return replace(_about(folder, "a sweep folder"), members=members), read_sweep(folder)
+    if not members:
+        raise WrongPathError(
+            f"{folder}: holds nothing that trtopt knows",
+            "give a model, an engine, or a folder or file that trtopt made",
+        )
+    what = "a store of timing caches" if entries(folder) else "a folder"
+    return replace(_about(folder, what), members=members), None
+
+
+def _members_of(folder: Path, manifest: Manifest | None = None) -> Iterator[Member]:
+    """The files and folders in a folder that are known."""
+    roles = {} if manifest is None else dict(_roles_in(manifest))
+    for path in sorted(folder.iterdir()):
+        with suppress(OSError):  # such as a pipe, or what may not be read
+            what = roles.get(path.name) or (_folder_text(path) if path.is_dir() else _file_text(path))
+            if what is not None:
+                yield Member(name=path.name, what=what, size_bytes=_size(path))
+
+
+def _roles_in(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    yield MANIFEST, _KINDS["build"]
+    for graph in (manifest.onnx, *manifest.graphs):
+        yield Path(graph.path).name, "the graph that engines are built from"
+    for engine in manifest.engines:
+        yield engine.path, "an engine"
+        yield engine.log, "its builder's log"
+        if engine.layers is not None:
+            yield engine.layers, "its layers, as the builder describes them"
+
+
+def _folder_text(path: Path) -> str | None:
+    if is_build_folder(path):
+        return "a build folder"
+    return "a sweep folder" if is_sweep(path) else None
+
+
+def _file_text(path: Path) -> str | None:
+    head = head_of(path)
+    if head[:4] in _ENGINES:
+        return _engine_text(head)
+    if (kind := _kind_of(path)) is not None:
+        return _text_of(kind)
+    return _BY_SUFFIX.get(path.suffix) or _format_of(path)
+
+
+def _kind_of(path: Path) -> str | None:
+    """The schema of a file of trtopt's."""
+    if path.suffix != ".json" and not head_of(path).lstrip().startswith(b'{"schema"'):
+        return None
+    with suppress(OSError, ValueError):
+        return kind_of(read_bounded(path))
+    return None
+
+
+def _text_of(kind: str) -> str:
+    name = kind.removeprefix("trtopt.")
+    return _KINDS.get(name, f"a result of `trtopt {name}`")
+
+
+def _format_of(path: Path) -> str | None:
+    """What a file of another program looks like."""
+    head = head_of(path)
+    if head.startswith(b"PK"):
+        with suppress(OSError, BadZipFile), ZipFile(path) as archive:
+            names = archive.namelist()
+            if any(name.endswith("data.pkl") for name in names):
+                return "a PyTorch checkpoint: `trtopt export` makes an ONNX file of it and its module"
+            return "NumPy arrays (.npz)" if names and names[0].endswith(".npy") else "a ZIP archive"
+    if head[8:10] == b'{"':
+        return "a file of weights (safetensors): `trtopt export --checkpoint` reads it"
+    if head[4:8] == b"TFL3":
+        return "a TensorFlow Lite model"
+    if head.startswith(b"version https://git-lfs"):
+        return "a Git LFS pointer: `git lfs pull` fetches the file"
+    return next((text for start, text in _FORMATS.items() if head.startswith(start)), None)
