@@ -30,6 +30,8 @@ BACKENDS = (TENSORRT, RTX, ONNXRUNTIME)
 """The values of `--backend`, besides auto."""
 DISPLAYED = {TENSORRT: "TensorRT", RTX: "TensorRT-RTX", ONNXRUNTIME: "ONNX Runtime"}
 """Each as a reader knows it."""
+NOT_TENSORRT = "measured on ONNX Runtime, which says nothing about TensorRT"
+"""What a choice of precision on the CPU is worth: its INT8 kernels are others."""
 MODULES = {TENSORRT: "tensorrt", RTX: "tensorrt_rtx"}
 """The Python module of each backend."""
 

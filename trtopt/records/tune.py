@@ -211,11 +211,12 @@ class OptimizedPoint(Record, frozen=True, kw_only=True):
     """A measured batch size.
 
     `precision` is what its engine was built in, None where the graph's types were kept. `latency_ms` is the
-    percentile of the latency goal, p99 without one; None where there were too few samples for it.
+    percentile of the latency goal, p99 without one; figures are None where there were too few samples.
     """
 
     batch: int
     precision: str | None
+    p50_ms: float | None
     latency_ms: float | None
     samples_per_s: float
     meets_goal: bool
@@ -225,16 +226,18 @@ class OptimizedPoint(Record, frozen=True, kw_only=True):
 class Optimized(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt optimize`.
 
-    `best` is the point to deploy: the highest throughput among those that meet the latency goal, None if none
-    does; `met` whether both the goal and the accuracy bound are kept.
+    `best` is the recommended point: the highest throughput among those that meet the latency goal, None if
+    none does; without a goal the highest for its median latency. `met` says whether both the goal and the
+    accuracy bound are kept. `builder` built the engines; they were measured if it is the `backend` too.
     `folder` has the build and the result file. `goal` is the latency goal as given, such as `p99=10ms`;
     `cosine` the lowest of any output against the model, on `samples` samples; `violations` what keeps the
     engines from being accurate, and `alarms` what to see before they are used.
     """
 
-    schema: str = "trtopt.optimize/1"
+    schema: str = "trtopt.optimize/2"
     model: str
     folder: str
+    builder: str
     backend: str
     device: str
     goal: str | None

@@ -128,8 +128,7 @@ def _marks_of(report: SweepReport) -> dict[str, str]:
     marks: dict[str, str] = {}
     for choices in choices_of(report):
         marks |= {point.key: "*" for point in choices.front}
-        if choices.knee is not None:
-            marks[choices.knee.key] = "* knee"
+        marks[choices.knee.key] = "* knee"
     for point in report.measured:
         if point.trust is not Trust.FULL:
             marks[point.key] = marks.get(point.key, "") + point.trust.mark

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+
 from trtopt.measure.statistics.comparison import RunSpread, allowed_between_runs, spread_source
 from trtopt.printable import counted
 from trtopt.records import (
@@ -28,6 +31,7 @@ from trtopt.report.view import (
     table,
     view_of,
 )
+from trtopt.targets import NOT_TENSORRT, ONNXRUNTIME
 
 _BETTER = {"latency": "lower latency", "p99": "lower p99"}
 """What a share saved is, by objective; a throughput is said in samples per second."""
@@ -146,13 +150,14 @@ def optimized_view(found: Optimized) -> View:
     columns: list[Column[OptimizedPoint]] = [
         Column("batch", lambda point: f"{point.batch}{point.trust.mark}", ""),
         Column("precision", lambda point: point.precision or "the graph's"),
+        Column("p50 ms", lambda point: point.p50_ms, ".3f"),
         Column(f"p{found.percentile:g} ms", lambda point: point.latency_ms, ".3f"),
         Column("samples/s", lambda point: point.samples_per_s, ",.0f"),
     ]
     if found.goal:
         columns.append(Column(found.goal, lambda point: "met" if point.meets_goal else "not met", ""))
     blocks: list[Block] = [
-        Lines([verdict_line(found)]),
+        Lines([verdict_line(found), *_rule_lines(found)]),
         table("", columns, found.points),
         Lines([accuracy_line(found)]),
     ]
@@ -177,21 +182,43 @@ def _optimized_notes(found: Optimized) -> list[Note]:
 
 
 def verdict_line(found: Optimized) -> str:
-    """What to deploy, or what is not met."""
+    """What to deploy, or what is not met; engines that were not measured are not to be deployed yet."""
     where = f"{found.backend} on {found.device}"
+    are_measured = found.builder == found.backend
     if not found.is_accurate:
         return f"NOT MET on {where}: {'; '.join(dict.fromkeys(one.text for one in found.violations))}"
     if (best := found.best) is not None:
         keeps = f", keeps {found.goal}" if found.goal else ""
         doubt = "" if best.trust is Trust.FULL else f", which is {best.trust.value}"
-        return (
-            f"deploy {found.folder} at batch {best.batch} on {where}: {_figures(found, best)}{keeps}{doubt}"
-        )
+        what = f"deploy {found.folder} at batch" if are_measured else "best batch"
+        chosen = are_measured and best.precision and found.backend.startswith(ONNXRUNTIME)
+        of_cpu = f"; {NOT_TENSORRT}" if chosen else ""
+        return f"{what} {best.batch} on {where}: {_figures(found, best)}{keeps}{doubt}{of_cpu}"
     nearest = min(found.points, key=lambda point: point.latency_ms or float("inf"))
     return (
         f"NOT MET on {where}: no batch size keeps {found.goal}; "
         f"nearest is batch {nearest.batch}: {_figures(found, nearest)}"
     )
+
+
+def _rule_lines(found: Optimized) -> Iterator[str]:
+    """Why that batch size, and what to do where the engines were not measured."""
+    if (best := found.best) is None:
+        return
+    if found.goal:
+        yield f"batch {best.batch} has the most samples/s of those that keep {found.goal}"
+    else:
+        most = max(found.points, key=lambda point: point.samples_per_s)
+        rule = f"batch {best.batch} has the most samples/s for its p50"
+        if most != best and best.p50_ms and most.p50_ms:
+            more, longer = most.samples_per_s / best.samples_per_s, most.p50_ms / best.p50_ms
+            rule += f": batch {most.batch} has {more:.3g} times as many at {longer:.3g} times the p50"
+        yield f"{rule}; --slo p99=10ms chooses the most within a bound"
+    if found.builder != found.backend:
+        yield (
+            f"the engines of {found.builder} in {found.folder} were not measured: "
+            f"trtopt bench {shlex.quote(found.folder)}, on a machine with their GPU"
+        )
 
 
 def _figures(found: Optimized, point: OptimizedPoint) -> str:

@@ -11,6 +11,7 @@ from trtopt.data.source import range_notes
 from trtopt.device.backends import choose_for_building, open_builder
 from trtopt.files.outputs import check_output, json_kind, write_output
 from trtopt.measure.analysis.findings import is_on_host, trust_of
+from trtopt.measure.analysis.sweep_points import knee
 from trtopt.measure.load.arrivals import Goal, parse_goal
 from trtopt.measure.statistics.summaries import percentile, throughput_of
 from trtopt.onnxio.model_info import read_onnx
@@ -73,10 +74,11 @@ def optimize(request: OptimizeRequest, listener: Listener = SILENT) -> Optimized
         point_of(point, precisions.get(point.batch), goal, trust_of(point, on_host=is_on_host(report)))
         for point in report.points
     )
-    best = best_of(points)
+    best = best_of(points, goal)
     return Optimized(
         model=str(request.model),
         folder=str(folder),
+        builder=str(manifest.engines[0].plan.backend),
         backend=str(report.environment.backend),
         device=report.environment.device.name,
         goal=slo,
@@ -108,8 +110,11 @@ def _once(listener: Listener) -> Listener:
     return replace(listener, note=note)
 
 
-def best_of(points: Sequence[OptimizedPoint]) -> OptimizedPoint | None:
-    """The point with the highest throughput among those that meet the goal."""
+def best_of(points: Sequence[OptimizedPoint], goal: Goal | None) -> OptimizedPoint | None:
+    """The highest throughput among the points that meet the goal; without one the knee, by the median."""
+    timed = [(one.p50_ms, one) for one in points if one.p50_ms]
+    if goal is None and timed:
+        return timed[knee([ms for ms, _ in timed], [one.samples_per_s for _, one in timed])][1]
     meeting = [point for point in points if point.meets_goal]
     return max(meeting, key=lambda point: point.samples_per_s, default=None)
 
@@ -122,6 +127,7 @@ def point_of(point: BenchPoint, precision: str | None, goal: Goal | None, trust:
     return OptimizedPoint(
         batch=point.batch,
         precision=precision,
+        p50_ms=percentile(latencies, 50.0),
         latency_ms=found,
         samples_per_s=rate.samples_per_s if rate is not None else 0.0,
         meets_goal=goal is None or (found is not None and found <= goal.limit_ms),

@@ -40,10 +40,11 @@ def test_too_few_samples_for_the_percentile_do_not_meet_a_goal() -> None:
 
 
 def optimized(*points: OptimizedPoint, is_accurate: bool = True) -> Optimized:
-    best = best_of(points)
+    best = best_of(points, Goal(99, 2.0))
     return Optimized(
         model="m.onnx",
         folder="m.trtopt",
+        builder="TensorRT",
         backend="TensorRT",
         device="GPU",
         goal="p99=2ms",
@@ -64,6 +65,7 @@ def point(batch: int, rate: float, latency_ms: float) -> OptimizedPoint:
     return OptimizedPoint(
         batch=batch,
         precision=None,
+        p50_ms=latency_ms / 2,
         latency_ms=latency_ms,
         samples_per_s=rate,
         meets_goal=latency_ms <= 2,
@@ -78,6 +80,33 @@ def test_the_fastest_batch_size_that_meets_the_goal_is_deployed() -> None:
     assert verdict_line(found) == (
         "deploy m.trtopt at batch 8 on TensorRT on GPU: 400 samples/s, p99 1.900 ms, keeps p99=2ms"
     )
+
+
+def test_a_batch_size_must_gain_as_many_times_as_it_is_slower() -> None:
+    points = (point(1, 1000, 1.0), point(8, 7000, 1.2), point(32, 7460, 20.0))
+    best = best_of(points, None)
+    found = msgspec.structs.replace(optimized(*points), goal=None, best=best)
+    assert best is not None
+    assert best.batch == 8
+    assert "batch 32 has 1.07 times as many at 16.7 times the p50" in found.table()
+
+
+def test_without_a_median_the_highest_throughput_is_best() -> None:
+    points = [msgspec.structs.replace(point(batch, batch, 1.0), p50_ms=None) for batch in (1, 8)]
+    assert best_of(points, None) == points[1]
+
+
+def test_engines_that_were_not_measured_are_not_to_be_deployed() -> None:
+    found = msgspec.structs.replace(optimized(point(1, 100, 1.0)), backend="onnxruntime 1", folder="a b")
+    assert "deploy" not in found.table()
+    assert "trtopt bench 'a b'" in found.table()
+
+
+def test_a_precision_that_was_chosen_on_the_cpu_says_nothing_of_tensorrt() -> None:
+    chosen = msgspec.structs.replace(point(1, 100, 1.0), precision="int8")
+    for backend in ("onnxruntime 1", "tensorrt 10"):
+        found = msgspec.structs.replace(optimized(chosen), builder=backend, backend=backend)
+        assert ("nothing about TensorRT" in verdict_line(found)) == backend.startswith("onnxruntime")
 
 
 def test_no_batch_size_meets_the_goal() -> None:
@@ -113,4 +142,4 @@ def test_the_result_shows_itself_as_the_command_does() -> None:
     assert repr(found) == f"<Optimized: {verdict_line(found)}>"
     assert found.table().startswith(verdict_line(found))
     assert found.rows()[0]["samples_per_s"] == 100.0
-    assert found.to_dict()["schema"] == "trtopt.optimize/1"
+    assert found.to_dict()["schema"] == "trtopt.optimize/2"

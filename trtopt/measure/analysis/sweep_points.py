@@ -76,8 +76,6 @@ def mean_watts(measurement: Measurement) -> float | None:
 
 
 _STEPS = (1.0, 2.0, 5.0)
-_ROUNDING = 1e-9
-"""A point this little above the line is on it."""
 
 
 def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
@@ -94,25 +92,14 @@ def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
     return front
 
 
-def knee(costs: Sequence[float], gains: Sequence[float]) -> int | None:
-    """Where on a front more cost begins to buy less: the point farthest above the line between its ends.
+def knee(costs: Sequence[float], gains: Sequence[float]) -> int:
+    """The index of the most gain for its cost: from there on, cost rises more steeply than gain.
 
-    Both axes are scaled to the front's own span (Satopää et al., "Finding a Kneedle in a Haystack", 2011;
-    without its smoothing, for the points are few). None where no point lies above that line.
-
-    Args:
-        costs: of the front's points, rising.
-        gains: of the same points, rising.
+    Of throughput and latency this is Kleinrock's power, whose maximum Jain calls the knee ("Congestion
+    Avoidance in Computer Networks with a Connectionless Network Layer", 1988). It is on the front; of equal
+    ones it gains most. Costs are above 0.
     """
-    if len(costs) < 3:
-        return None
-    width, height = costs[-1] - costs[0], gains[-1] - gains[0]
-    above = [
-        (gain - gains[0]) / height - (cost - costs[0]) / width
-        for cost, gain in zip(costs, gains, strict=True)
-    ]
-    best = max(range(len(above)), key=above.__getitem__)
-    return best if above[best] > _ROUNDING else None
+    return max(range(len(costs)), key=lambda index: (gains[index] / costs[index], gains[index]))
 
 
 def best_under(bound: float, costs: Sequence[float], gains: Sequence[float]) -> int | None:
@@ -144,7 +131,7 @@ class Choices:
     points: tuple[SweepPoint, ...]
     costs_ms: tuple[float, ...]
     front: tuple[SweepPoint, ...]
-    knee: SweepPoint | None
+    knee: SweepPoint
     bests: tuple[tuple[float, SweepPoint], ...]
 
 
@@ -177,7 +164,6 @@ def _choices(axes: dict[str, int], group: Sequence[tuple[SweepPoint, float, floa
     trustworthy = [one for one in group if not one[0].untrustworthy]
     points, costs, rates = zip(*(trustworthy or group), strict=True)
     front = pareto_front(costs, rates)
-    turn = knee([costs[index] for index in front], [rates[index] for index in front])
     bests = []
     for bound in round_bounds(min(costs), max(costs)):
         best = best_under(bound, costs, rates)
@@ -188,6 +174,6 @@ def _choices(axes: dict[str, int], group: Sequence[tuple[SweepPoint, float, floa
         points=tuple(point for point, _, _ in group),
         costs_ms=tuple(cost for _, cost, _ in group),
         front=tuple(points[index] for index in front),
-        knee=None if turn is None else points[front[turn]],
+        knee=points[knee(costs, rates)],
         bests=tuple(bests),
     )

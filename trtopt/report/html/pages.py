@@ -525,10 +525,10 @@ def _mark_of_sweep(report: SweepReport) -> Mark:
 
 
 def _figures(report: SweepReport, choices: Choices) -> Iterator[Figure]:
-    """The knee of the front at a set of lengths, else its busiest point."""
-    chosen = choices.knee or choices.front[-1]
+    """The knee of the front at a set of lengths."""
+    chosen = choices.knee
     cost = next(ms for one, ms in zip(choices.points, choices.costs_ms, strict=True) if one.key == chosen.key)
-    why = "the knee of the Pareto front" if choices.knee else "the highest throughput"
+    why = "the knee: the highest throughput for its latency"
     yield Figure(f"deploy{at_lengths(choices.axes)}", chosen.label, why)
     yield Figure(latency_name(report), f"{cost:.3f}", unit="ms")
     yield Figure("throughput", f"{chosen.samples_per_s or 0.0:,.0f}", unit="samples/s")

@@ -56,7 +56,7 @@ from trtopt.records import (
 )
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import QuantizeOptions
-from trtopt.targets import ONNXRUNTIME
+from trtopt.targets import NOT_TENSORRT, ONNXRUNTIME
 from trtopt.workflows.build.candidates import (
     AS_GIVEN,
     Candidates,
@@ -504,7 +504,7 @@ class _PrecisionSelection:
             engine=plan.label,
             batch=run.batch,
             chosen=choice.name,
-            reason=choice.reason,
+            reason=choice.reason + (f"; {NOT_TENSORRT}" if plan.backend.name == ONNXRUNTIME else ""),
             times=tuple(
                 CandidateTime(
                     candidate=name,
