@@ -1,6 +1,7 @@
 """The examples in the help of the public functions run, and their results show themselves."""
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 
@@ -47,6 +48,7 @@ def test_a_result_shows_itself(results: dict[str, Result], name: str) -> None:
     assert repr(result).isprintable()
     assert len(repr(result)) < 160
     assert result.table()
+    assert "".join(ElementTree.fromstring(f"<div>{result._repr_html_()}</div>").itertext()).strip()
     assert result.to_dict() == json.loads(to_json(result.record()))
     columns = {tuple(row) for row in result.rows()}
     assert len(columns) == (0 if isinstance(result, RewriteTrace | BisectReport | FolderCheck) else 1)

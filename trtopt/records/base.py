@@ -181,6 +181,9 @@ class Views(Protocol):
     def table(self, result: Result, /) -> str:
         """The text that the command line prints."""
 
+    def plot(self, result: Result, /) -> Any:
+        """Its charts: a `Plot`."""
+
 
 class Result:
     """Base of the records that public functions return: as one line, a table, JSON or a data frame."""
@@ -202,6 +205,15 @@ class Result:
     def table(self) -> str:
         """The text that the command line prints."""
         return Result.views().table(self)
+
+    def plot(self) -> Any:
+        """Its charts as an SVG image, which a notebook shows and `.save("NAME.svg")` writes.
+
+        Raises:
+            UsageError: it has none.
+            BackendMissingError: what draws them is not installed.
+        """
+        return Result.views().plot(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

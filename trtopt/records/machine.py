@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trtopt.records.base import Record
+from trtopt.records.base import Record, Result
 
 
 class DeviceInfo(Record, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class Component(Record, frozen=True, kw_only=True):
     remedy: str | None = None
 
 
-class MachineSurvey(Record, frozen=True, kw_only=True):
+class MachineSurvey(Result, Record, frozen=True, kw_only=True):
     """Everything that determines which commands work on this machine."""
 
     schema: str = "trtopt.doctor/2"

@@ -18,8 +18,10 @@ from trtopt.measure.analysis.outcomes import (
 )
 from trtopt.measure.statistics.comparison import Ratio, ReasonCode, Verdict
 from trtopt.records import Trust
+from trtopt.report.charts import Channel, chart, listed, marks
 from trtopt.report.view import (
     Block,
+    Chart,
     Column,
     Lines,
     Note,
@@ -122,6 +124,38 @@ def _comparison_blocks(outcome: Comparisons) -> Iterator[Block]:
     ]
     if outcome.rows:
         yield table(f"A: {outcome.a}, B: {outcome.b}, {where}", columns, outcome.rows)
+        yield from _changes(outcome)
+
+
+def _changes(outcome: Comparisons) -> Iterator[Chart]:
+    """Each batch size's change with its interval, between the thresholds."""
+    known = [(row, ratio) for row in outcome.rows if (ratio := row.comparison.ratio) is not None]
+    rows = [
+        {
+            "batch": f"batch {row.batch}",
+            "change": ratio.value - 1,
+            "low": ratio.low - 1,
+            "high": ratio.high - 1,
+        }
+        for row, ratio in known
+    ]
+    if not rows:
+        return
+    batch = Channel("batch", more={"title": None, "sort": None})
+    change = Channel("change", "latency", "+.1%", "B's latency against A's (95 %)")
+    low = Channel("low", "from", "+.1%", change.title, more={"axis": {"format": "+.1%"}})
+    bounds = [{"bound": -outcome.threshold}, {"bound": outcome.threshold}]
+    bound = Channel("bound", "threshold", "+.1%", change.title)
+    yield chart(
+        "B against A",
+        rows,
+        [batch, change, Channel("low", "from", "+.1%"), Channel("high", "to", "+.1%")],
+        marks("rule", bounds, x=bound, strokeDash=[4, 3]),
+        marks("rule", y=batch, x=low, x2={"field": "high"}, strokeWidth=3),
+        marks("point", y=batch, x=change, filled=True, size=70),
+        text=listed([f"batch {row.batch}: {ratio.change}" for row, ratio in known]),
+        height=60 + 26 * len(rows),
+    )
 
 
 def _marked_batch(row: Row) -> str:

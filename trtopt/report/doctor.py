@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from trtopt.extras import EXTRAS, RTX_EXTRA, install
 from trtopt.records import Component, MachineSurvey
+from trtopt.report.view import Lines, View, cells_of, view_of
 
 _GPU_NEEDED = "an NVIDIA GPU with its driver"
+
+
+@view_of.register
+def doctor_view(survey: MachineSurvey) -> View:
+    """What works and what is missing, a row for each library."""
+    return View("", [Lines(doctor_lines(survey))], rows=map(cells_of, libraries_of(survey)))
+
+
+def libraries_of(survey: MachineSurvey) -> tuple[Component, ...]:
+    """All that were looked for."""
+    engines = (survey.tensorrt, survey.tensorrt_rtx, survey.onnxruntime)
+    return (*engines, *survey.cuda_bindings, survey.nvml, *survey.optional)
 
 
 def doctor_lines(survey: MachineSurvey) -> list[str]:
@@ -22,8 +35,7 @@ def _machine(survey: MachineSurvey) -> list[str]:
         f"{(gpu.memory_bytes or 0) / 2**30:.0f} GiB, CUDA {gpu.cuda}"
         for gpu in survey.gpus
     ]
-    libraries = (survey.tensorrt, survey.tensorrt_rtx, *survey.cuda_bindings, survey.nvml, survey.onnxruntime)
-    found = [f"{one.name} {one.version}" for one in libraries if one.version]
+    found = [f"{one.name} {one.version}" for one in libraries_of(survey) if one.version]
     return [
         f"Python {survey.python} on {survey.platform}, {survey.cpu}",
         *(gpus or ["GPU: none, or no driver"]),

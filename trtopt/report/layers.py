@@ -192,7 +192,7 @@ def treemap(engine: EngineProfile) -> Chart:
     spec["scales"][0].update(type_scale(type_text(layer) for _, layer in timed))
     slowest = sorted((layer for _, layer in timed), key=lambda layer: -(layer.ms or 0.0))
     text = listed([f"{nodes_text(layer)}: {layer.ms:.4f} ms" for layer in slowest])
-    title = "Time by layer: grouped by kind, coloured by type; a click finds the layer in the table"
+    title = "Time by layer: grouped by kind, coloured by type"
     return Chart(title, spec, text, height=460)
 
 

@@ -5,8 +5,9 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from enum import Enum
 from functools import cache, partial
-from typing import Any, Literal, Union
+from typing import Annotated, Any, Literal, Union
 
 import msgspec
 import pytest
@@ -66,6 +67,10 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return SIMPLE[kind]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return records_of(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return st.sampled_from(kind)
+    if origin is Annotated:  # a figure with bounds: all admit a share
+        return st.floats(0.01, 0.99)
     if origin in (Union, types.UnionType):
         return st.one_of(*map(values_of, arguments))
     if origin is Literal:
@@ -83,7 +88,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 
 @cache
 def records_of(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return st.builds(kind, **{field: values_of(hints[field]) for field in kind.__struct_fields__})
 
 

@@ -4,10 +4,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support import examples
 from tests.support.paths import DATA
-from tests.support.schemas import changed_under_their_version, problems_of, published, records, schema_of
+from tests.support.schemas import (
+    changed_under_their_version,
+    problems_of,
+    published,
+    records,
+    schema_of,
+    version_of,
+)
+from tests.unit.records.test_records import records_of
 from trtopt.records import to_json
 
 
@@ -23,6 +32,15 @@ def test_the_published_schemas_are_those_of_the_records() -> None:
 @pytest.mark.parametrize("place", sorted((DATA / "results").glob("*.json")), ids=lambda place: place.stem)
 def test_stored_results_keep_to_their_schemas(place: Path) -> None:
     assert problems_of(place.read_bytes()) == []
+
+
+@given(st.data())
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+def test_any_record_keeps_to_its_schema(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(records(), key=lambda kind: kind.__name__)))
+    record = data.draw(records_of(kind))
+    found = msgspec.structs.replace(record, schema=version_of(kind))
+    assert problems_of(to_json(found)) == []
 
 
 def test_a_schema_finds_what_is_wrong_in_a_file() -> None:
