@@ -50,7 +50,7 @@ BUDGET = {
     "report": 3300,
 }
 """Lines that a folder is to have; `trtopt` is the files in none."""
-PART_OF = {"executors": "workers", "processes": "workers", "trtexec": "cli"}
+PART_OF = {"executors": "workers", "processes": "workers", "peers": "cli"}
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.support import schemas
 from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
+from trtopt.peers import polygraphy, trtexec
+from trtopt.peers.options import PeerOption
 from trtopt.rewrite.explain import evidence_of, use_of
 from trtopt.rewrite.rules import RULES
 from trtopt.targets import target_names
-from trtopt.trtexec.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,26 +56,39 @@ def contracts_table() -> str:
     return "\n".join(rows)
 
 
-def trtexec_table() -> str:
-    """Every option of trtexec and what it is here."""
-    rows = ["| trtexec | versions | here | trtopt | note |", "|---|---|---|---|---|"]
-    for option in OPTIONS:
-        name = f"{option.name}={option.value}" if option.value else option.name
+def peer_table(program: str, found_in: str, options: Sequence[PeerOption]) -> str:
+    """Every option of another program and what it is here; `found_in` heads where it is found."""
+    rows = [f"| {program} | {found_in} | here | trtopt | note |", "|---|---|---|---|---|"]
+    for option in options:
+        names = ", ".join(f"`{name}`" for name in (option.usage, *option.names[1:]))
         form = option.form if option.form == "–" else f"`{option.form}`"
         accepted = (
             f" (accepted: {', '.join(f'`{value}`' for value in option.harmless)})" if option.harmless else ""
         )
-        cells = (f"`{name}`", ", ".join(option.versions), option.kind, form, option.note + accepted)
+        cells = (names, ", ".join(option.found_in), option.kind, form, option.note + accepted)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
-PAGES: dict[str, Callable[[], str]] = {
-    "docs/reference/rewrite-rules.md": rules_table,
-    "docs/concepts/contracts.md": contracts_table,
-    "docs/coming-from/trtexec.md": trtexec_table,
+def tools_table() -> str:
+    """The tools of Polygraphy."""
+    rows = ["| tool of Polygraphy | here | trtopt | note |", "|---|---|---|---|"]
+    for tool, row in polygraphy.TOOLS.items():
+        form = row.form if row.form == "–" else f"`{row.form}`"
+        rows.append(f"| `{tool}` | {row.kind} | {form} | {row.note} |")
+    return "\n".join(rows)
+
+
+PAGES: dict[str, tuple[Callable[[], str], ...]] = {
+    "docs/reference/rewrite-rules.md": (rules_table,),
+    "docs/concepts/contracts.md": (contracts_table,),
+    "docs/coming-from/trtexec.md": (partial(peer_table, "trtexec", "versions", trtexec.OPTIONS),),
+    "docs/coming-from/polygraphy.md": (
+        tools_table,
+        partial(peer_table, "Polygraphy", "tools", polygraphy.OPTIONS),
+    ),
 }
-"""The pages with a table in them, and what makes it."""
+"""The pages with tables in them, and what makes these."""
 
 
 def with_table(page: str, table: str) -> str:
@@ -85,7 +100,8 @@ def with_table(page: str, table: str) -> str:
 
 
 if __name__ == "__main__":
-    for name, table in PAGES.items():
+    for name, tables in PAGES.items():
         page = ROOT / name
-        page.write_text(with_table(page.read_text("utf-8"), table()), "utf-8")
+        for table in tables:
+            page.write_text(with_table(page.read_text("utf-8"), table()), "utf-8")
     schemas.write()

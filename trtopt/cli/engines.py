@@ -18,6 +18,7 @@ from trtopt.cli.outputs import (
     NOT_MET,
     NOT_SHOWN,
     UNTRUSTWORTHY,
+    VERBOSITY,
     JsonOutput,
     Output,
     check_alarms,
@@ -30,11 +31,12 @@ from trtopt.cli.outputs import (
 )
 from trtopt.cli.parameters import Flag, OnnxFile
 from trtopt.errors import TrtoptError
-from trtopt.trtexec.options import VERSIONS
+from trtopt.peers.trtexec import VERSIONS
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
     from trtopt.measure.analysis.outcomes import Outcome
+    from trtopt.peers.options import Translation
     from trtopt.records import BenchReport
     from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
     from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest, ReportRequest
@@ -175,14 +177,14 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
 
 def times_file(path: Path) -> Mapping[Path, Kind]:
     """Times in trtexec's form."""
-    from trtopt.trtexec.layouts import TIMES_BEGIN
+    from trtopt.peers.trtexec_files import TIMES_BEGIN
 
     return file_beginning("bench's times", TIMES_BEGIN)(path)
 
 
 def layers_file(path: Path) -> Mapping[Path, Kind]:
     """Times of layers in trtexec's form."""
-    from trtopt.trtexec.layouts import LAYERS_BEGIN
+    from trtopt.peers.trtexec_files import LAYERS_BEGIN
 
     return file_beginning("bench's layers", LAYERS_BEGIN)(path)
 
@@ -258,7 +260,7 @@ def bench(
 
 def _export_as_trtexec_does(report: BenchReport, times: Path | None, profile: Path | None) -> None:
     from trtopt.files.outputs import write_output
-    from trtopt.trtexec import layouts
+    from trtopt.peers import trtexec_files as layouts
 
     for point in report.points:
         if times is not None and point.latency.staged.start_ms:  # none: it failed before the first report
@@ -457,18 +459,17 @@ def _write_page(
 # ── commands that consist of others ─────────────────────────────────────────────────────────────────────
 
 
-_LOUDNESS = {"verbose": "-v", "quiet": "-q"}
+def _as_loud(context: click.Context, words: Sequence[str]) -> tuple[str, ...]:
+    """The words of another command, as loud as this one if they do not say how loud."""
+    verbosity = context.meta.get(VERBOSITY, 0)
+    own = ["-q"] if verbosity < 0 else ["-v"] * verbosity
+    return tuple(words) if {"-v", "-vv", "-q"} & {*words} else (*words, *own)
 
 
-def _run_command(context: click.Context, arguments: Sequence[str]) -> None:
-    """Run another command of trtopt, as loud as this one; end with its exit code if it fails."""
-    loudness = [
-        flag
-        for name, flag in _LOUDNESS.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
-    root = context.find_root().command
-    status = root.main([*arguments, *loudness], prog_name="trtopt", standalone_mode=False)
+def _run_command(context: click.Context, words: Sequence[str]) -> None:
+    """Run another command of trtopt; end with its exit code if it fails."""
+    words = _as_loud(context, words)
+    status = context.find_root().command.main([*words], prog_name="trtopt", standalone_mode=False)
     if status:
         context.exit(status)
 
@@ -497,10 +498,36 @@ def trtexec(
     --saveEngine=model.engine` builds and measures. Options that have no effect here are listed; those that
     cannot be translated are refused, with what to do instead.
     """
-    from trtopt.cli.console import say
-    from trtopt.trtexec.translation import translate
+    from trtopt.peers.trtexec import translate
 
-    found = translate(arguments, written_for=written_for, data=data)
+    own = ["--verbose"] if context.meta.get(VERBOSITY, 0) > 0 else []  # trtexec has it too
+    found = translate([*arguments, *own], written_for=written_for, data=data)
+    _run_translated(context, found, only_print=only_print)
+
+
+@command(context_settings={"allow_interspersed_args": False})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="TOOL ARGS…", required=True)
+@click.option("--print", "only_print", is_flag=True, help="Print trtopt's command lines and exit.")
+@click.pass_context
+def polygraphy(context: click.Context, arguments: tuple[str, ...], only_print: bool) -> None:
+    """Translate a Polygraphy command line, and run it.
+
+    TOOL ARGS is a command line of Polygraphy 0.49 to 0.53: `trtopt polygraphy run model.onnx --trt --onnxrt`
+    builds and compares. Options that have no effect here are listed; tools and options that cannot be
+    translated are refused, with what to do instead.
+    """
+    from trtopt.peers.polygraphy import translate
+
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        click.echo(context.get_help())
+        return
+    _run_translated(context, translate(arguments), only_print=only_print)
+
+
+def _run_translated(context: click.Context, found: Translation, *, only_print: bool) -> None:
+    from trtopt.cli.console import say
+
+    found = replace(found, commands=tuple(_as_loud(context, words) for words in found.commands))
     for note in found.notes:
         say(f"trtopt: {note}", err=True)
     if only_print:
@@ -513,7 +540,9 @@ def trtexec(
             _run_command(context, words)
         except TrtoptError as error:
             if re.search(r"(?<!\S)-{1,2}[a-z]", error.remedy):
-                error.remedy += "; options of trtopt go to the command above, not to `trtopt trtexec`"
+                error.remedy += (
+                    f"; options of trtopt go to the command above, not to `trtopt {context.info_name}`"
+                )
             raise
 
 

@@ -175,10 +175,17 @@ def _explained(error: click.ClickException) -> click.ClickException:
             if isinstance(own, click.Option):
                 meant = f"Did you mean {own.opts[0]!r}?"
             return click.UsageError(f"No such option {error.option_name!r}. {meant}", error.ctx)
-    from trtopt.trtexec.options import BY_NAME
+    from trtopt.peers import polygraphy, trtexec
 
-    found = BY_NAME.get(error.option_name)
-    return error if found is None else click.UsageError(found.answer, error.ctx)
+    for program, options in {"trtexec": trtexec.OPTIONS, "polygraphy": polygraphy.OPTIONS}.items():
+        for option in options:
+            if error.option_name in option.names:
+                answer = (
+                    f"{error.option_name} is an option of {program}. In trtopt: {option.answer}.\n"
+                    f"A whole command line of {program}: trtopt {program} ARGS…"
+                )
+                return click.UsageError(answer, error.ctx)
+    return error
 
 
 def _fail(text: str) -> None:

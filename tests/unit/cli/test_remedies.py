@@ -39,7 +39,7 @@ def messages() -> list[tuple[str, str]]:
     found = {
         (f"{file.relative_to(ROOT)}:{line}", text)
         for file in (ROOT / "trtopt").rglob("*.py")
-        if file.parent.name != "trtexec"  # about trtexec's options
+        if file.parent.name != "peers"  # about their options
         for line, text in messages_in(file.read_text("utf-8"))
     }
     return sorted(found)

@@ -67,4 +67,4 @@ def test_the_command_that_is_run_is_as_loud_as_the_line(
     shown: list[int] = []
     monkeypatch.setattr(logs, "show", shown.append)
     CliRunner().invoke(cli, [*LINE, "--verbose"])
-    assert shown == [1, 1]
+    assert shown == [1, 2]

@@ -5,8 +5,8 @@ import pytest
 
 from tests.support.scripted_device.device import Script, ScriptedDevice
 from tests.support.scripted_runs import counted, run, terms
+from trtopt.peers import trtexec_files as layouts
 from trtopt.records import LayerPass, LayerTime
-from trtopt.trtexec import layouts
 
 SCRIPT = Script(compute_ms=[1.0], enqueue_ms=[0.125], h2d_ms=0.5, d2h_ms=0.25)
 KEYS = [

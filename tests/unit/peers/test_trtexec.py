@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-import click
 import pytest
 
 from tests.support.paths import ROOT
-from trtopt.cli.main import cli
+from tests.support.peers import assert_is_read, dropped_without_a_word
 from trtopt.errors import UsageError
-from trtopt.trtexec.options import BY_NAME, OPTIONS, TrtexecOption
-from trtopt.trtexec.translation import translate
+from trtopt.peers.options import PeerOption
+from trtopt.peers.trtexec import BY_NAME, OPTIONS, VERSIONS, translate
 
 OF_TRTEXEC = dict(
     line.split(maxsplit=1)
@@ -24,7 +24,7 @@ BENCH = "trtopt bench m.trtopt --contract trtexec-10"
 
 
 def test_every_option_of_the_three_versions_has_an_entry() -> None:
-    assert {option.name: " ".join(option.versions) for option in OPTIONS} == OF_TRTEXEC
+    assert {option.name: " ".join(option.found_in) for option in OPTIONS} == OF_TRTEXEC
     assert len(BY_NAME) == len(OPTIONS)
 
 
@@ -171,8 +171,9 @@ def test_a_version_that_is_certain_needs_no_note() -> None:
         ("--optShape=x:1", "--optShape: no option of trtexec", "did you mean --optShapes?"),
         ("--minShapes=x:1x3", "do not name the same inputs", "--optShapes alone"),
         ("--shapes=x", "expected INPUT:1x3x224x224", "with all axes"),
-        ("--fp16=yes", "takes no value", "write --fp16"),
-        ("--saveEngine", "the value is missing", "write --saveEngine=FILE"),
+        ("--fp16=yes", "--fp16", "write --fp16"),
+        ("--saveEngine", "--saveEngine", "write --saveEngine=FILE"),
+        ("m.plan", "m.plan", "write --onnx=FILE"),
         ("--loadEngine=e", "either", "omit"),
         ("--tilingOptimizationLevel=4", "no such level", "0 to 3"),
         ("--l2LimitForTiling=4096", "less than 1 MiB", "1048576 or more"),
@@ -197,13 +198,32 @@ EXAMPLES = {
     "SPEC": "x:1x3",
 }
 SPECS = {"--memPoolSize": "workspace:64"}
+
+
+def example(option: PeerOption) -> str:
+    return SPECS.get(option.name, EXAMPLES.get(option.value, ""))
+
+
+BUILD_ONLY = {"--skipInference", "--buildOnly"}
+"""One line may have both."""
 ALONE = {"--onnx", "--loadEngine"}
 TRANSLATED = [one for one in OPTIONS if one.kind == "translated" and one.name not in ("--profile", "--help")]
 
 
+@pytest.mark.parametrize("version", VERSIONS[1:])
+@pytest.mark.parametrize("base", [[BASE], [BASE, "--skipInference"], ["--loadEngine=e.plan"]], ids=" ".join)
+def test_no_option_is_dropped_without_a_word(base: list[str], version: str) -> None:
+    lines = [
+        [f"{option.name}={example(option)}" if option.value else option.name]
+        for option in OPTIONS
+        if option.name not in BUILD_ONLY
+    ]
+    assert dropped_without_a_word(partial(translate, written_for=version), base, lines) == []
+
+
 @pytest.mark.parametrize("option", TRANSLATED, ids=lambda option: option.name)
 def test_the_words_for_an_option_are_options_of_the_command(
-    option: TrtexecOption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    option: PeerOption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("m.onnx", "m.trtopt", "f", "f.trtopt", "p.so", "d.npz"):
@@ -211,10 +231,7 @@ def test_the_words_for_an_option_are_options_of_the_command(
     given = {
         name: "x:1x3" for name in ("--minShapes", "--optShapes", "--maxShapes") if "Shapes" in option.name
     }
-    given[option.name] = SPECS.get(option.name, EXAMPLES.get(option.value, ""))
+    given[option.name] = example(option)
     words = [f"{name}={value}" if value else name for name, value in given.items()]
     for command in translate(words if option.name in ALONE else [BASE, *words], data="d.npz").commands:
-        with click.Context(cli) as context:
-            found = cli.get_command(context, command[0])
-            assert found is not None
-            found.make_context(command[0], list(command[1:]), parent=context)
+        assert_is_read(command)

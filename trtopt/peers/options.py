@@ -1,0 +1,281 @@
+"""The options of another program, a peer, and what each is in trtopt: a table, the parser and the notes.
+
+A table is a text file beside this one, with a row a line: found in | options | kind | here | note.
+
+words      becomes the words under `here`, by command (`*`: every one), with the value in place of {…}
+jointly    the translator works it out together with other options
+no effect  dropped, with the note
+refused    the note is the remedy; values under `here` change nothing, and are accepted
+
+Options are `--name=VALUE` or `--name,--alias=VALUE`; `VALUE…` are one or more, `[VALUE…]` any number,
+`[VALUE]` at most one, and `VALUE...` is the rest of the line. They are found in versions of the peer, or in
+tools of it; a row without options is about these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any, Literal, NoReturn, cast
+
+from trtopt.errors import UsageError
+
+Kind = Literal["translated", "no effect", "refused"]
+Readers = Mapping[str, Callable[[str], "str | None"]]
+"""By option: how values are read that are no words of trtopt as they are; None: the option has no effect."""
+_PLACEHOLDER = re.compile(r"\{.*\}")
+_COUNTS = {"…": "+", "…]": "*", "]": "?", "...": argparse.REMAINDER}
+
+
+@dataclass(frozen=True)
+class PeerOption:
+    """One option: where it is found, and what becomes of it.
+
+    `value` is the placeholder of its value, empty for a switch. `words` are those that it becomes, by
+    command, and none where the translator works them out together with other options. `harmless` are values
+    of a refused option that change nothing.
+    """
+
+    names: tuple[str, ...]
+    found_in: tuple[str, ...]
+    value: str
+    kind: Kind
+    form: str
+    note: str
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    harmless: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The first of its names."""
+        return self.names[0]
+
+    @property
+    def count(self) -> int | str | None:
+        """How many values it takes, as argparse has it."""
+        end = re.search(r"…?\]$|…$|\.{3}$|$", self.value)
+        return _COUNTS.get(end[0] if end else "") if self.value else 0
+
+    @property
+    def usage(self) -> str:
+        """How to write it."""
+        values = self.value.replace("...", "…")
+        return f"{self.name}{'=' if values[-1:].isalnum() else ' ' if values else ''}{values}"
+
+    @property
+    def commands(self) -> set[str]:
+        """The commands of trtopt whose words it becomes; none if it is no command's."""
+        return {word for part in self.form.split(", ") if (word := part.split()[0]).isalpha()}
+
+    @property
+    def answer(self) -> str:
+        """What it is in trtopt."""
+        here = {"no effect": "no effect", "refused": "cannot be translated"}.get(self.kind, self.form)
+        return f"{here} ({self.note})" if self.note else here
+
+
+def read_table(file: Path, found_in: Callable[[str], tuple[str, ...]]) -> tuple[PeerOption, ...]:
+    """The rows of a table; `found_in` reads a first column."""
+    return tuple(_rows(file, found_in))
+
+
+def _rows(file: Path, found_in: Callable[[str], tuple[str, ...]]) -> Iterator[PeerOption]:
+    for line in file.read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            where, options, kind, here, note = (cell.strip() for cell in line.split("|"))
+            for names, _, value in (option.partition("=") for option in options.split() or ("",)):
+                yield PeerOption(
+                    names=tuple(names.split(",")),
+                    found_in=found_in(where),
+                    value=value,
+                    kind=cast("Kind", "translated" if kind in ("words", "jointly") else kind),
+                    form="–" if kind in ("no effect", "refused") else re.sub("[{}]", "", here),
+                    note=note,
+                    words=_words(here) if kind == "words" else {},
+                    harmless=tuple(here.split(", ")) if kind == "refused" and here else (),
+                )
+
+
+def _words(here: str) -> dict[str, tuple[str, ...]]:
+    return {command: tuple(words) for command, *words in map(str.split, here.split(", "))}
+
+
+# ── a command line ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Given:
+    """An option of the command line, and its values."""
+
+    option: PeerOption
+    values: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The option's."""
+        return self.option.name
+
+    @property
+    def value(self) -> str:
+        """All values as one."""
+        return " ".join(self.values)
+
+    @property
+    def text(self) -> str:
+        """As it may have been typed."""
+        joint = "=" if len(self.values) == 1 else " "
+        return f"{self.name}{joint}{self.value}" if self.values else self.name
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether it is refused, but not with this value."""
+        return self.option.kind == "refused" and self.value.lower() in map(str.lower, self.option.harmless)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, "write the option out")
+
+
+class _Collect(argparse.Action):
+    """Collects options in the order in which they are given."""
+
+    def __call__(self, _parser: Any, namespace: Any, values: Any, _name: str | None = None) -> None:
+        texts = [values] if isinstance(values, str) else values or []
+        namespace.given.append(Given(self.const, tuple(texts)))
+
+
+def parse(
+    program: str, options: Sequence[PeerOption], arguments: Sequence[str], *, abbreviated: bool
+) -> tuple[list[Given], list[str]]:
+    """The options of a command line, and its other words; `abbreviated` takes beginnings of names too."""
+    parser = _Parser(add_help=False, allow_abbrev=abbreviated, exit_on_error=False)
+    for option in options:
+        parser.add_argument(
+            *option.names, action=_Collect, nargs=option.count, const=option, default=argparse.SUPPRESS
+        )
+    by_name = {name: option for option in options for name in option.names}
+    try:
+        found, others = parser.parse_known_args(arguments, argparse.Namespace(given=[]))
+    except argparse.ArgumentError as error:
+        name = (error.argument_name or "").split("/")[0]
+        remedy = f"write {by_name[name].usage}" if name in by_name else "write the option out"
+        raise UsageError(f"{name}: {error.message}", remedy) from None
+    for name in (word.partition("=")[0] for word in others if word.startswith("-")):
+        near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.8)
+        hint = f"did you mean {near[0]}?" if near else f"options of trtopt go before those of {program}"
+        raise UsageError(f"{name}: no option of {program}", hint)
+    return found.given, others
+
+
+def refuse(given: Sequence[Given]) -> None:
+    """Stop at options that trtopt cannot translate, all of them at once."""
+    reasons: dict[str, list[str]] = {}
+    for one in given:
+        if one.option.kind == "refused" and not one.is_harmless:
+            reasons.setdefault(one.option.note, []).append(one.text)
+    if reasons:
+        every = [text for texts in reasons.values() for text in texts]
+        remedies = [f"{', '.join(texts)}: {remedy}" for remedy, texts in reasons.items()]
+        raise UsageError(
+            f"{', '.join(every)}: cannot be translated",
+            "; ".join(remedies) if len(reasons) > 1 else next(iter(reasons)),
+        )
+
+
+def last_of_each(
+    given: Sequence[Given], repeated: frozenset[str] = frozenset()
+) -> tuple[list[Given], list[str]]:
+    """The options that count, of several the last but for those in `repeated`; and notes on the others."""
+    last = {one.name: one for one in given}
+    kept = [one for one in given if one.name in repeated or one is last[one.name]]
+    superseded = (one for one in given if one.name not in repeated and one.values != last[one.name].values)
+    return kept, [f"{one.text}: no effect beside {last[one.name].text}" for one in superseded]
+
+
+def notes_on(given: Sequence[Given], readers: Readers, commands: Sequence[Sequence[str]]) -> list[str]:
+    """What has no effect in these commands of trtopt, and why."""
+    run = {command[0] for command in commands}
+    return [
+        f"{one.text}: no effect here: {why}" for one in given if (why := _why_no_effect(one, readers, run))
+    ]
+
+
+def _why_no_effect(one: Given, readers: Readers, run: set[str]) -> str:
+    option = one.option
+    if option.kind == "no effect":
+        return option.note
+    if one.is_harmless:
+        return "trtopt does so in any case"
+    if option.name in readers and readers[option.name](one.value) is None:
+        return option.note
+    if option.commands and not option.commands & run:
+        return f"this runs no trtopt {' or '.join(sorted(option.commands))}"
+    return ""
+
+
+def own_words(command: str, given: Sequence[Given], readers: Readers) -> list[str]:
+    """What options become by themselves in a command of trtopt."""
+    words: list[str] = []
+    for one in given:
+        template = one.option.words.get(command, one.option.words.get("*", ()))
+        read = readers.get(one.name) if template else None
+        values = [read(one.value)] if read else one.values or ("",)
+        words += [
+            _PLACEHOLDER.sub(lambda _, value=value: value, word)
+            for value in values
+            if value is not None
+            for word in template
+        ]
+    return words
+
+
+# ── what becomes of it ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Command lines of trtopt, without `trtopt` itself, in their order."""
+
+    commands: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """To be pasted into a shell."""
+        setting = "".join(f"{name}={shlex.quote(value)} " for name, value in self.environment.items())
+        return tuple(f"{setting}{shlex.join(('trtopt', *command))}" for command in self.commands)
+
+
+def build_folder(engine: str | None, model: str) -> str:
+    """Named after the engine file, or after the model in the current folder."""
+    return str(PurePath(engine).with_suffix(".trtopt")) if engine else f"{PurePath(model).stem}.trtopt"
+
+
+PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16")
+"""Of several allowed, the first of these is built."""
+
+
+def precision_words(given: Sequence[Given], data: str | None, remedy: str, notes: list[str]) -> list[str]:
+    """The narrowest type that is allowed, with samples to calibrate on; `remedy` says how to give these."""
+    allowed = {one.name.removeprefix("--"): one for one in given}
+    names = [name for name in PRECISIONS if name in allowed]
+    if not names:
+        return []
+    precision = names[0]
+    is_calibrated = precision in ("best", "int8", "fp8")
+    if precision == "best" and data is None:
+        raise UsageError(
+            "--best: precisions are chosen by speed and accuracy, which takes samples",
+            f"{remedy} (an .npz, a folder of them or module:function), or give --fp16 instead",
+        )
+    notes += [f"--{name}: no effect here: --{precision} is built" for name in names[1:]]
+    if data is None or not is_calibrated:
+        notes.append(f"--{precision}: {allowed[precision].option.note}")
+    return ["--precision", precision, *(["--data", data] if is_calibrated and data is not None else [])]

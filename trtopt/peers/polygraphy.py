@@ -1,0 +1,317 @@
+"""A command line of Polygraphy 0.49 to 0.53 as command lines of trtopt.
+
+Every tool and option is a row of polygraphy.txt beside this file; so is the table in
+docs/coming-from/polygraphy.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path, PurePath
+
+from trtopt.errors import UsageError
+from trtopt.peers.options import (
+    Given,
+    Readers,
+    Translation,
+    build_folder,
+    last_of_each,
+    notes_on,
+    own_words,
+    parse,
+    precision_words,
+    read_table,
+    refuse,
+)
+from trtopt.peers.shapes import Profile, Shape, measured_words, profile_words
+
+_ROWS = read_table(Path(__file__).with_name("polygraphy.txt"), lambda cell: tuple(cell.split(", ")))
+TOOLS = {tool: row for row in _ROWS if not row.name for tool in row.found_in}
+OPTIONS = tuple(row for row in _ROWS if row.name)
+_BOUNDS = ("--trt-min-shapes", "--trt-opt-shapes", "--trt-max-shapes")
+_DATA = ("--load-inputs", "--data-loader-script")
+_REPEATED = frozenset({*_BOUNDS, "-v"})
+_TYPES = {".onnx": "onnx", ".engine": "engine", ".plan": "engine"}
+
+
+def translate(arguments: Sequence[str]) -> Translation:
+    """The command lines of trtopt that do what Polygraphy does with these arguments: a tool, then options."""
+    tool, rest = _tool_in(arguments)
+    options = [one for one in OPTIONS if {tool, "all"} & {*one.found_in}]
+    name = f"polygraphy {tool}"
+    given, words = parse(name, options, rest, abbreviated=True)
+    refuse(given)
+    if len(words) != 1:
+        problem = f"too many arguments: {' '.join(words[1:])}" if words else "no model"
+        raise UsageError(f"{name}: {problem}", f"write trtopt {name} MODEL, then its options")
+    given, notes = last_of_each(given, _REPEATED)
+    line = _Line(words[0], {one.name: one for one in given}, given, notes)
+    commands = tuple((*made, *own_words(made[0], given, _READERS)) for made in _TRANSLATORS[tool](line))
+    notes = [*notes_on(given, _READERS, commands), *notes]
+    if not any("--data" in made for made in commands):
+        notes += [
+            f"{one.text}: no effect here: nothing is calibrated or run" for one in given if one.name in _DATA
+        ]
+    return Translation(commands=commands, notes=tuple(dict.fromkeys(notes)))
+
+
+def _tool_in(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The tool that the line begins with, and what follows."""
+    for count in (1, 2):
+        tool = " ".join(arguments[:count])
+        if tool in TOOLS:
+            if TOOLS[tool].kind == "refused":
+                raise UsageError(f"polygraphy {tool}: cannot be translated", TOOLS[tool].note)
+            return tool, arguments[count:]
+    known = [one for one in TOOLS if one.startswith(f"{arguments[0]} ")] or [*TOOLS]
+    typed = (" ".join(arguments[:2]), arguments[0])
+    near = [one for text in typed for one in difflib.get_close_matches(text, known, n=1, cutoff=0.8)]
+    hint = f"did you mean {near[0]}?" if near else f"tools: {', '.join(known)}"
+    raise UsageError(f"polygraphy {typed[0]}: no tool of Polygraphy", hint)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A command line that has been read; `notes` are added to."""
+
+    model: str
+    by_name: Mapping[str, Given]
+    given: Sequence[Given]
+    notes: list[str] = field(default_factory=list)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.by_name
+
+    def value(self, name: str, default: str | None = None) -> str | None:
+        """The value of an option."""
+        return self.by_name[name].value if name in self.by_name else default
+
+    def file(self, name: str) -> str:
+        """The file that an option names, which has to be there."""
+        if name not in self.by_name:
+            raise UsageError(f"{name}: is missing", f"add {name} FILE")
+        return self.by_name[name].value
+
+
+# ── tools ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _run(line: _Line) -> list[list[str]]:
+    kind = _type_of(line, "--model-type", line.model)
+    on_engine, on_reference = "--trt" in line, "--onnxrt" in line
+    if not on_engine and not on_reference:
+        raise UsageError("polygraphy run: nothing to run with", "add --trt, --onnxrt or both")
+    if kind == "engine":
+        if on_reference:
+            raise UsageError(
+                f"--onnxrt: cannot run {line.model}, an engine",
+                f"trtopt check {line.model} --against MODEL.onnx --trust {line.model}",
+            )
+        return [["bench", line.model, "--trust", line.model, *_inputs(line, is_tuned=False)]]
+    if not on_engine:
+        if "--validate" in line:
+            raise UsageError("--validate: there is nothing to compare with", "add --trt, or omit it")
+        return [["bench", line.model, "--backend", "onnxruntime", *_inputs(line, is_tuned=False)]]
+    build = _build(line, line.value("--save-engine"))
+    folder = build_folder(line.value("--save-engine"), line.model)
+    if on_reference or "--validate" in line:
+        bounds = _bounds(line) if on_reference else ["--min-cosine", "-1"]
+        if on_reference and "--validate" in line:
+            line.notes.append(f"--validate: {line.by_name['--validate'].option.note}")
+        return [build, ["check", folder, "--against", line.model, *_inputs(line), *bounds]]
+    return [build, ["bench", folder, *_inputs(line)]]
+
+
+def _convert(line: _Line) -> list[list[str]]:
+    output = line.file("-o")
+    target = _type_of(line, "--convert-to", output)
+    if _type_of(line, "--model-type", line.model) == "engine":
+        raise UsageError(f"{line.model}: an engine cannot be converted", "give the ONNX file")
+    if target != "onnx":
+        words = ["--precision", "fp16", *_data(line)] if "--fp-to-fp16" in line else []
+        return [[*_build(line, output), *words]]
+    if "--fp-to-fp16" not in line:
+        raise UsageError(f"{line.model}: is ONNX already", "copy it, or add --fp-to-fp16")
+    return [["cast", line.model, "-o", output, *_data(line)]]
+
+
+def _sanitize(line: _Line) -> list[list[str]]:
+    rules = ["drop-dead"]
+    if "--no-fold-shapes" in line and "--fold-constants" not in line:
+        line.notes.append("--no-fold-shapes: no effect here without --fold-constants")
+    if "--fold-constants" in line:
+        rules = [*([] if "--no-fold-shapes" in line else ["fold-shapes"]), "fold-constants", *rules]
+    return [["rewrite", line.model, "-o", line.file("-o"), "--rules", ",".join(rules), *_data(line)]]
+
+
+def _lint(line: _Line) -> list[list[str]]:
+    return [["lint", line.model]]
+
+
+_TRANSLATORS: Mapping[str, Callable[[_Line], list[list[str]]]] = {
+    "run": _run,
+    "convert": _convert,
+    "surgeon sanitize": _sanitize,
+    "check lint": _lint,
+}
+
+
+# ── what several have ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _type_of(line: _Line, option: str, file: str) -> str:
+    """`onnx` or `engine`: as the option says, else by the file's name."""
+    kind = line.value(option) or _TYPES.get(PurePath(file).suffix, "")
+    kind = "engine" if kind == "trt" else kind
+    if kind not in _TYPES.values():
+        raise UsageError(
+            f"{option} {kind}: is not translated" if kind else f"{file}: neither .onnx nor .engine nor .plan",
+            f"convert the model to ONNX, or add {option} onnx",
+        )
+    return kind
+
+
+def _build(line: _Line, engine: str | None) -> list[str]:
+    words = ["build", line.model]
+    if engine is not None:
+        words += ["-o", (folder := build_folder(engine, line.model))]
+        line.notes.append(f"the engine is in the build folder {folder}, with its logs and manifest")
+    if "--tf32" not in line:
+        line.notes.append("Polygraphy turns TF32 off without --tf32; trtopt leaves it as TensorRT has it: on")
+    words += profile_words(_profiles(line))
+    remedy = "add --load-inputs FILE"
+    words += precision_words(line.given, next(iter(_data(line)[1:]), None), remedy, line.notes)
+    caches = {value for name in ("--load-timing-cache", "--save-timing-cache") if (value := line.value(name))}
+    if len(caches) > 1:
+        raise UsageError(
+            "--load-timing-cache and --save-timing-cache: trtopt reads and extends one file",
+            "copy the first to the second, and give the second to both",
+        )
+    if caches and "--save-timing-cache" not in line:
+        line.notes.append(
+            f"{line.by_name['--load-timing-cache'].text}: what is timed anew is added to the file"
+        )
+    return [*words, *(("--timing-cache", *caches) if caches else ())]
+
+
+def _inputs(line: _Line, *, is_tuned: bool = True) -> list[str]:
+    """Shapes and samples to run with."""
+    shapes = _shapes(line.by_name.get("--input-shapes")) or None
+    return [*measured_words(_profiles(line), shapes, is_tuned=is_tuned), *_data(line)]
+
+
+def _data(line: _Line) -> list[str]:
+    if "--data-loader-func-name" in line and "--data-loader-script" not in line:
+        line.notes.append("--data-loader-func-name: no effect here without --data-loader-script")
+    if "--load-inputs" in line:
+        files = line.by_name["--load-inputs"]
+        if len(files.values) > 1:
+            raise UsageError(f"{files.text}: several files", "give one file, or a folder of .npz files")
+        return ["--data", files.value]
+    if "--data-loader-script" not in line:
+        return []
+    script, _, function = line.file("--data-loader-script").partition(":")
+    function = function or line.value("--data-loader-func-name") or "load_data"
+    return ["--data", f"{script}:{function}"]
+
+
+_COMPARED = {
+    "simple": ("--max-error", "--atol", "1e-05"),
+    "cosine_similarity": ("--min-cosine", "--cosine-similarity-threshold", "0.997"),
+    "snr": ("--min-sqnr", "--snr-threshold", "20"),
+}
+"""By what is compared: the bound, Polygraphy's option for its value, and its default."""
+
+
+def _bounds(line: _Line) -> list[str]:
+    names = (line.value("--compare") or "simple").split()
+    words = []
+    for name in dict.fromkeys(names):
+        if name not in _COMPARED:
+            raise UsageError(
+                f"--compare {name}: is not translated", f"give {', '.join(_COMPARED)}, or several"
+            )
+        bound, option, default = _COMPARED[name]
+        value = line.value(option) or default
+        try:
+            float(value)
+        except ValueError:
+            raise UsageError(f"{option} {value}: not one number", f"{bound} holds for every output") from None
+        words += [bound, value]
+    unused = [option for name, (_, option, _) in _COMPARED.items() if name not in names and option in line]
+    line.notes.extend(f"{option}: no effect here: it is not what --compare names" for option in unused)
+    return words
+
+
+# ── shapes ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _profiles(line: _Line) -> list[Profile]:
+    """The optimisation profiles; a shape that one does not give is that of `--input-shapes`."""
+    default = _shapes(line.by_name.get("--input-shapes"))
+    bounds = [[_shapes(one) for one in line.given if one.name == name] for name in _BOUNDS]
+    profiles = [_profile(default, *each) for each in zip_longest(*bounds, fillvalue={})]
+    return profiles or ([{name: (shape,) * 3 for name, shape in default.items()}] if default else [])
+
+
+def _profile(
+    default: Mapping[str, Shape],
+    low: Mapping[str, Shape],
+    best: Mapping[str, Shape],
+    high: Mapping[str, Shape],
+) -> Profile:
+    low, best, high = {**default, **low}, {**default, **best}, {**default, **high}
+    if not low.keys() == best.keys() == high.keys() or not best:
+        raise UsageError(
+            f"{', '.join(_BOUNDS)} do not name the same inputs",
+            "give all three for the same inputs, or --input-shapes for those that do not vary",
+        )
+    return {name: (low[name], best[name], high[name]) for name in best}
+
+
+def _shapes(given: Given | None) -> dict[str, Shape]:
+    """`ids:[1,128] mask:[1,128]` by input; scalars are left out."""
+    shapes: dict[str, Shape] = {}
+    for part in given.values if given is not None else ():
+        name, colon, axes = part.rpartition(":")
+        lengths = axes.strip("[]").replace(" ", "")
+        if not colon or not re.fullmatch(r"(\d+(,\d+)*,?)?", lengths, re.ASCII):
+            raise UsageError(
+                f"{part}: expected INPUT:[1,3,224,224]", "give each input with all axes as numbers"
+            )
+        if lengths:
+            shapes[name] = tuple(map(int, lengths.strip(",").split(",")))
+    return shapes
+
+
+# ── values ──────────────────────────────────────────────────────────────────────────────────────────────
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def _workspace(spec: str) -> str:
+    """The workspace in MiB, of `workspace:1G`, `workspace:1e9` or bytes."""
+    match = re.fullmatch(r"workspace:(\d+\.?\d*(?:e\d+)?)([KMG]?)", spec, re.IGNORECASE)
+    if match is None:
+        raise UsageError(
+            f"--pool-limit {spec}: cannot be translated", "give one pool, --pool-limit workspace:SIZE"
+        )
+    return str(max(1, round(float(match[1]) * _UNITS[match[2].upper()] / 2**20)))
+
+
+def _sources(names: str) -> str:
+    if not names:
+        raise UsageError("--tactic-sources: none is left", "name one, as --tactic-sources JIT_CONVOLUTIONS")
+    return names.upper().replace(" ", ",")
+
+
+_READERS: Readers = {
+    "--pool-limit": _workspace,
+    "--tactic-sources": _sources,
+    "--tiling-optimization-level": str.lower,
+    "--compute-capabilities": lambda names: names.replace(" ", ","),
+}

@@ -1,0 +1,271 @@
+"""A command line of trtexec 8.6, 10 or 11 as command lines of trtopt.
+
+Every option is a row of trtexec.txt beside this file; so is the table in docs/coming-from/trtexec.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trtopt.errors import UsageError
+from trtopt.peers.options import (
+    Given,
+    Readers,
+    Translation,
+    build_folder,
+    last_of_each,
+    notes_on,
+    own_words,
+    parse,
+    precision_words,
+    read_table,
+    refuse,
+)
+from trtopt.peers.shapes import Profile, Shape, measured_words, profile_words
+from trtopt.targets import ROWS, TENSORRT
+
+VERSIONS = tuple(dict.fromkeys(row.name for row in ROWS if row.backend == TENSORRT))
+"""Of trtexec: it comes with TensorRT."""
+GRAPHS_BY_DEFAULT = VERSIONS[2:]
+"""Those that by default measure with a CUDA graph, without copies and with a spinning host."""
+_TO_GRAPHS = ("--useCudaGraph", "--noDataTransfers", "--useSpinWait")
+"""What makes trtexec 10 measure as trtexec 11 does by default."""
+_FROM_GRAPHS = ("--noCudaGraph", "--includeDataTransfers", "--noSpinWait")
+
+
+def translate(
+    arguments: Sequence[str], *, written_for: str | None = None, data: str | None = None
+) -> Translation:
+    """The command lines of trtopt that do what trtexec does with these arguments.
+
+    Args:
+        arguments: what follows `trtexec`.
+        written_for: the trtexec that they were written for, one of `VERSIONS` [default: inferred].
+        data: samples, for calibration and as inputs.
+    """
+    given, words = parse(_NAME, OPTIONS, arguments, abbreviated=False)
+    if words:
+        raise UsageError(f"{words[0]}: no option of {_NAME}", "write --onnx=FILE or --loadEngine=FILE")
+    notes: list[str] = []
+    trtexec = written_for or _version_of(given, notes)
+    refuse(given)
+    given, superseded = last_of_each(given, _REPEATED)
+    values = {one.name: one.value for one in given}
+    if ("--onnx" in values) == ("--loadEngine" in values):
+        raise UsageError("give either --onnx=FILE or --loadEngine=FILE", "add it, or omit the other")
+    if "--loadEngine" in values and _only_builds(values):
+        raise UsageError("--loadEngine and --skipInference leave nothing to do", "omit --skipInference")
+    profiles = _profiles(given)
+    commands = []
+    if "--onnx" in values:
+        commands.append(["build", values["--onnx"], *_build_words(given, profiles, data, notes)])
+    if not _only_builds(values):
+        commands.append(["bench", *_bench_words(values, profiles, trtexec)])
+    made = tuple((*words, *own_words(words[0], given, _READERS)) for words in commands)
+    if data is not None:
+        made = tuple((*words, "--data", data) if words[0] == "bench" else words for words in made)
+        if not any("--data" in words for words in made):
+            notes.append(f"--data {data}: no effect here: nothing is calibrated or measured")
+    notes = [*_version_notes(given, trtexec), *superseded, *notes_on(given, _READERS, made), *notes]
+    return Translation(
+        commands=made,
+        notes=tuple(dict.fromkeys(notes)),
+        environment={"CUDA_VISIBLE_DEVICES": values["--device"]} if "--device" in values else {},
+    )
+
+
+def _version_of(given: Sequence[Given], notes: list[str]) -> str:
+    """The trtexec whose options these are: of several the latest that measures without a graph by default."""
+    possible = [name for name in VERSIONS if all(name in one.option.found_in for one in given)]
+    if not possible:
+        listed = ", ".join(f"{one.name} ({', '.join(one.option.found_in)})" for one in given)
+        raise UsageError(
+            f"no version of trtexec has all of these options: {listed}",
+            f"add --from {' or '.join(VERSIONS[1:])}",
+        )
+    before = [name for name in possible if name not in GRAPHS_BY_DEFAULT]
+    if not before:
+        return possible[-1]
+    if len(before) < len(possible) and not _only_builds({one.name: "" for one in given}):
+        notes.append(
+            f"read as trtexec {before[-1]}, which by default copies inputs and outputs, launches without a "
+            f"CUDA graph and sleeps while it waits; trtexec {possible[-1]} does none of these: "
+            f"--from {possible[-1]}"
+        )
+    return before[-1]
+
+
+def _version_notes(given: Sequence[Given], trtexec: str) -> list[str]:
+    """What the version lacks, or does by default."""
+    own = set(_TO_GRAPHS if trtexec in GRAPHS_BY_DEFAULT else _FROM_GRAPHS)
+    strange = [one.name for one in given if trtexec not in one.option.found_in]
+    notes = [f"{one.name}: no effect here: trtexec {trtexec} does so" for one in given if one.name in own]
+    if strange:
+        notes.append(f"trtexec {trtexec} has no {', '.join(strange)}: read as the other versions have it")
+    return notes
+
+
+def _build_words(
+    given: Sequence[Given], profiles: Sequence[Profile], data: str | None, notes: list[str]
+) -> list[str]:
+    values = {one.name: one.value for one in given}
+    words = []
+    if "--saveEngine" in values:
+        words += ["-o", (folder := _folder(values))]
+        notes.append(f"the engine is in the build folder {folder}, with its logs and manifest")
+    return [*words, *profile_words(profiles), *precision_words(given, data, "add --data DATA", notes)]
+
+
+def _bench_words(values: Mapping[str, str], profiles: Sequence[Profile], trtexec: str) -> list[str]:
+    engine = values.get("--loadEngine")
+    shapes = parse_shapes("--shapes", values.get("--shapes", ""))
+    return [
+        *([engine, "--trust", engine] if engine is not None else [_folder(values)]),
+        *measured_words(profiles, shapes if "--shapes" in values else None, is_tuned=engine is None),
+        *_contract_words(trtexec, values),
+    ]
+
+
+def _only_builds(values: Mapping[str, str]) -> bool:
+    return not values.keys().isdisjoint({"--skipInference", "--buildOnly"})
+
+
+def _folder(values: Mapping[str, str]) -> str:
+    return build_folder(values.get("--saveEngine"), values["--onnx"])
+
+
+def _contract_words(trtexec: str, values: Mapping[str, str]) -> list[str]:
+    """The terms of the measurement: those of the version, with what the options change."""
+    own, other, changes = "trtexec-10", "trtexec-11", _TO_GRAPHS
+    if trtexec in GRAPHS_BY_DEFAULT:
+        own, other, changes = other, own, _FROM_GRAPHS
+    given = [name for name in changes if name in values]
+    if len(given) == len(changes):  # by then it is the other contract
+        return ["--contract", other]
+    return ["--contract", own, *(word for name in given for word in BY_NAME[name].form.split()[1:])]
+
+
+# ── shapes ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+_BOUNDS = ("--minShapes", "--optShapes", "--maxShapes")
+
+
+def _profiles(given: Sequence[Given]) -> list[Profile]:
+    """The optimisation profiles; the shapes of `--shapes` are one where no other is given, as in trtexec."""
+    bounds: list[dict[str, dict[str, Shape]]] = []
+    inference: dict[str, Shape] = {}
+    for one in given:
+        name = one.name
+        if name == "--profile" or (name in _BOUNDS and not bounds):
+            bounds.append({})
+        if name in _BOUNDS:
+            bounds[-1][name] = parse_shapes(name, one.value)
+        elif name == "--shapes":
+            inference = parse_shapes(name, one.value)
+    profiles = list(map(_profile, bounds))
+    return profiles or ([{name: (shape,) * 3 for name, shape in inference.items()}] if inference else [])
+
+
+def _profile(bounds: Mapping[str, Mapping[str, Shape]]) -> Profile:
+    low, best, high = (bounds.get(name, {}) for name in _BOUNDS)
+    if not low and not high:
+        low = high = best
+    if not low.keys() == best.keys() == high.keys() or not best:
+        raise UsageError(
+            "--minShapes, --optShapes and --maxShapes do not name the same inputs",
+            "give all three for the same inputs, or --optShapes alone",
+        )
+    return {name: (low[name], best[name], high[name]) for name in best}
+
+
+def parse_shapes(name: str, spec: str) -> dict[str, Shape]:
+    """`ids:1x128,mask:1x128` by input; scalars are left out."""
+    shapes: dict[str, Shape] = {}
+    for part in spec.split(",") if spec else ():
+        key, colon, axes = part.strip().rpartition(":")
+        lengths = [] if axes in ("", "scalar") else axes.split("x")
+        if not colon or "*" in key or not all(length.isascii() and length.isdecimal() for length in lengths):
+            raise UsageError(
+                f"{name}={part}: expected INPUT:1x3x224x224",
+                "give each input by its whole name, with all axes",
+            )
+        if lengths:
+            shapes[key.strip("'")] = tuple(map(int, lengths))
+    return shapes
+
+
+# ── values ──────────────────────────────────────────────────────────────────────────────────────────────
+
+_TILING = ("none", "fast", "moderate", "full")
+"""The levels, in the order of their numbers."""
+_MIB = {"": 1, "B": 2**-20, "K": 2**-10, "M": 1, "G": 2**10}
+
+
+def _workspace(spec: str) -> str:
+    """The workspace in MiB, of `workspace:1024` or `workspace:1G`."""
+    match = re.fullmatch(r"workspace:(\d+(?:\.\d+)?)([BKMG]?)(?:iB)?", spec)
+    if match is None:
+        raise UsageError(
+            f"--memPoolSize={spec}: cannot be translated", "give one pool, --memPoolSize=workspace:MIB"
+        )
+    return str(max(1, round(float(match[1]) * _MIB[match[2]])))
+
+
+def _tiling(level: str) -> str:
+    if level not in map(str, range(len(_TILING))):
+        raise UsageError(f"--tilingOptimizationLevel={level}: no such level", f"give 0 to {len(_TILING) - 1}")
+    return _TILING[int(level)]
+
+
+def _l2_limit(text: str) -> str | None:
+    """The limit in MiB; below 0 it is TensorRT's own."""
+    limit = _number("--l2LimitForTiling", text)
+    if limit >= 0 and round(limit / 2**20) < 1:
+        raise UsageError(f"--l2LimitForTiling={limit:g}: less than 1 MiB", "give bytes, 1048576 or more")
+    return str(round(limit / 2**20)) if limit >= 0 else None
+
+
+def _warmup(milliseconds: str) -> str:
+    return f"{_number('--warmUp', milliseconds) / 1000:g}"
+
+
+def _duration(text: str) -> str | None:
+    seconds = _number("--duration", text)
+    return f"{seconds:g}" if seconds else None
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{name}={text}: not a number", f"write, say, {name}=200") from None
+
+
+_READERS: Readers = {
+    "--memPoolSize": _workspace,
+    "--tilingOptimizationLevel": _tiling,
+    "--l2LimitForTiling": _l2_limit,
+    "--warmUp": _warmup,
+    "--duration": _duration,
+}
+
+
+# ── the table ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _versions(text: str) -> tuple[str, ...]:
+    """`all`, `10`, `to 10` or `from 10`."""
+    *bound, name = text.split()
+    if name == "all":
+        return VERSIONS
+    place = VERSIONS.index(name)
+    return VERSIONS[place if bound != ["to"] else 0 : place + 1 if bound != ["from"] else None]
+
+
+OPTIONS = read_table(Path(__file__).with_name("trtexec.txt"), _versions)
+BY_NAME = {option.name: option for option in OPTIONS}
+_REPEATED = frozenset({"--profile", *_BOUNDS, "--plugins", "--staticPlugins", "--dynamicPlugins"})
+_NAME = f"trtexec {', '.join(VERSIONS)}"

@@ -1,1 +1,0 @@
-"""trtexec, the command line that comes with TensorRT: its options and its files."""
