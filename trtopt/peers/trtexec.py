@@ -24,9 +24,9 @@ from trtopt.peers.options import (
     refuse,
 )
 from trtopt.peers.shapes import Profile, Shape, measured_words, profile_words
-from trtopt.targets import ROWS, TENSORRT
+from trtopt.targets import TENSORRT, targets_where
 
-VERSIONS = tuple(dict.fromkeys(row.name for row in ROWS if row.backend == TENSORRT))
+VERSIONS = targets_where(lambda row: row.backend == TENSORRT)
 """Of trtexec: it comes with TensorRT."""
 GRAPHS_BY_DEFAULT = VERSIONS[2:]
 """Those that by default measure with a CUDA graph, without copies and with a spinning host."""
