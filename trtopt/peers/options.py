@@ -226,13 +226,12 @@ def own_words(command: str, given: Sequence[Given], readers: Readers) -> list[st
         template = one.option.words.get(command, one.option.words.get("*", ()))
         read = readers.get(one.name) if template else None
         values = [read(one.value)] if read else one.values or ("",)
-        words += [
-            _PLACEHOLDER.sub(lambda _, value=value: value, word)
-            for value in values
-            if value is not None
-            for word in template
-        ]
+        words += [_filled(word, value) for value in values if value is not None for word in template]
     return words
+
+
+def _filled(word: str, value: str) -> str:
+    return _PLACEHOLDER.sub(lambda _: value, word)
 
 
 # ── what becomes of it ──────────────────────────────────────────────────────────────────────────────────
@@ -255,7 +254,10 @@ class Translation:
 
 def build_folder(engine: str | None, model: str) -> str:
     """Named after the engine file, or after the model in the current folder."""
-    return str(PurePath(engine).with_suffix(".trtopt")) if engine else f"{PurePath(model).stem}.trtopt"
+    file = PurePath(PurePath(model).name if engine is None else engine)
+    if file.name in ("", ".."):
+        raise UsageError(f"{engine or model!r}: names no file", "give the file's whole name")
+    return str(file.with_suffix(".trtopt"))
 
 
 PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16")

@@ -211,6 +211,7 @@ def test_a_command_line_is_translated(given: str, lines: list[str]) -> None:
         ("run m.onnx --trt --trt-min-shapes x:[1,2]", "--trt-min-shapes"),
         ("run m.onnx --trt --input-shapes x:[n,2]", "x:[n,2]"),
         ("convert m.onnx", "-o"),
+        ("convert m.onnx --convert-to trt -o .", "names no file"),
         ("convert m.onnx -o n.onnx", "--fp-to-fp16"),
         ("convert m.engine -o n.engine", "m.engine"),
         ("convert m.onnx -o e.engine --load-timing-cache a --save-timing-cache b", "--load-timing-cache"),
@@ -277,7 +278,7 @@ def test_every_translated_tool_has_a_line() -> None:
 def test_any_line_is_translated_or_refused_and_what_it_becomes_is_read(data: st.DataObject) -> None:
     tool = data.draw(st.sampled_from(TRANSLATED))
     texts = st.sampled_from(
-        ["m.onnx", "e.engine", "x:[1,2]", "x:[1,2,3]", "x:[]", "1e-3", "2", "onnx", "-1", "", "simple"]
+        ["m.onnx", "e.engine", "x:[1,2]", "x:[1,2,3]", "x:[]", "1e-3", "2", "onnx", "-1", "", ".", "simple"]
     )
     words = [tool.split(), data.draw(st.lists(texts, max_size=2))]
     for option in data.draw(st.lists(st.sampled_from(rows_of(tool)), max_size=6)):

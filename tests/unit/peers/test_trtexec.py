@@ -175,6 +175,7 @@ def test_a_version_that_is_certain_needs_no_note() -> None:
         ("--saveEngine", "--saveEngine", "write --saveEngine=FILE"),
         ("m.plan", "m.plan", "write --onnx=FILE"),
         ("--loadEngine=e", "either", "omit"),
+        ("--saveEngine=..", "names no file", "whole name"),
         ("--tilingOptimizationLevel=4", "no such level", "0 to 3"),
         ("--l2LimitForTiling=4096", "less than 1 MiB", "1048576 or more"),
         ("--iterations=10 --workspace=x --memPoolSize=dlaSRAM:1", "dlaSRAM:1: cannot", "workspace:MIB"),
