@@ -5,7 +5,7 @@
     python forms.py build MODEL SIDE BATCH WORK [--int8]                 # WORK/MODEL-BATCH-SIDE.plan, .json
     python forms.py select MODEL BATCH WORK                              # what `trtopt build` selects
     python forms.py measure MODEL BATCH WORK OUT SIDE …                  # OUT/MODEL-BATCH.json
-    python forms.py table OUT                                            # Markdown of what was measured
+    python forms.py table OUT [--svg FILE]                               # Markdown, and an image, of it
 
 SIDE is `plain` (the float graph), `mo` (Model Optimizer's), `sel` (what was selected) or FORMS, `default` for
 none. The light graphs are those of models.py, `bert` and `r50` those of ../int8-vs-modelopt. All engines of a
@@ -39,6 +39,12 @@ from turns import SOURCES
 
 from models import OPSET, fill, samples
 
+SIDES = {
+    "plain": ("plain TensorRT, FP16", "#9aa4ae"),
+    "mo": ("Model Optimizer 0.47, INT8", "#f0a050"),
+    "sel": ("trtopt build --precision int8", "#64a0d8"),
+}
+NAMES = {"bert": "BERT-base", "distilbert": "DistilBERT", "regnety-040": "RegNetY-040"}
 PEERS = {"bert": "bert_mo_int8_32", "r50": "r50_mo_int8_32"}
 ROUNDS, TURN_S = 12, 0.25
 
@@ -172,14 +178,55 @@ def table(out: Path) -> str:
     """Each side's time, its change against plain FP16 and its SQNR."""
     rows = ["| ms | batch | plain FP16 | Model Optimizer | trtopt | selected, seconds |"]
     rows.append("|---|--:|--:|--:|--:|---|")
-    names = [place.stem.rsplit("-", 1) for place in out.glob("*-*.json")]
-    for model, batch in sorted(names, key=lambda name: (name[0], int(name[1]))):
-        found = json.loads((out / f"{model}-{batch}.json").read_text())
-        cells = [cell(found.get(side)) for side in ("plain", "mo", "sel")]
+    for (model, batch), found in measured(out).items():
+        cells = [cell(found.get(side)) for side in SIDES]
         chosen = found.get("sel", {})
         about = f"{chosen.get('selected', '–')}, {chosen.get('seconds', '–')} s"
         rows.append(f"| {model} | {batch} | {' | '.join(cells)} | {about} |")
     return "\n".join(rows)
+
+
+def measured(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """The sides by model and batch size."""
+    names = [place.stem.rpartition("-") for place in out.glob("*-*.json")]
+    cases = sorted((model, int(batch)) for model, _, batch in names)
+    return {(model, batch): json.loads((out / f"{model}-{batch}.json").read_text()) for model, batch in cases}
+
+
+def image(out: Path) -> str:
+    """Each side's time at each batch size, as a share of plain FP16's, with its milliseconds."""
+    from trtopt.report.charts import Channel, chart
+    from trtopt.report.drawing import svg_of
+
+    rows = [
+        {"case": f"{NAMES.get(model, model)}, {batch}", "side": SIDES[side][0], "share": found[side]["ratio"]}
+        | {"ms": f"{found[side]['ms']:#.3g}"}
+        for (model, batch), found in measured(out).items()
+        for side in SIDES
+        if "ms" in found.get(side, {})
+    ]
+    labels, colours = zip(*SIDES.values(), strict=True)
+    plain = {"title": None, "sort": None}
+    case = Channel("case", "", None, more={**plain, "axis": {"labelAngle": 0, "labelLimit": 110}})
+    share = Channel(
+        "share",
+        "",
+        ".0%",
+        "time, plain FP16 = 100 %",
+        more={"axis": {"format": ".0%"}, "scale": {"domainMax": 1.2}},
+    )
+    side = Channel(
+        "side", more={**plain, "scale": {"domain": labels, "range": colours}, "legend": {"orient": "top"}}
+    )
+    within = {"field": "side", "sort": list(labels)}
+    places = {"x": case, "y": share, "xOffset": within}
+    bars = {"mark": "bar", "encoding": {**places, "color": side}}
+    text = {
+        "mark": {"type": "text", "dy": -6, "fontSize": 9},
+        "encoding": {**places, "text": {"field": "ms"}},
+    }
+    title = "Time by model and batch size; above each bar its milliseconds"
+    return svg_of([chart(title, rows, [], bars, text, height=230)])
 
 
 def cell(side: Mapping[str, Any] | None) -> str:
@@ -244,6 +291,7 @@ def main() -> None:
     five.add_argument("work", type=Path)
     six = steps.add_parser("table")
     six.add_argument("out", type=Path)
+    six.add_argument("--svg", type=Path)
     args = parser.parse_args()
     if args.step == "prepare":
         prepare(args.model, args.work, args.light, args.peers)
@@ -255,6 +303,8 @@ def main() -> None:
         select(args.model, args.batch, args.work)
     elif args.step == "table":
         print(table(args.out))
+        if args.svg is not None:
+            args.svg.write_text(image(args.out))
     elif args.step == "build":
         build(args.model, args.side, args.batch, args.work, ["FP16", "INT8"] if args.int8 else ["FP16"])
     else:
