@@ -4,7 +4,8 @@
 
     build, tune, sweep, verify                              make engines and look after them
     bench, compare, profile, report                         measure them, judge them, explain the time
-    export, inspect, lint, rewrite, cast, quantize, check, bisect    make and judge the graphs
+    export, rewrite, extract, cast, quantize                make graphs
+    inspect, lint, check, bisect                            look at them, and judge them
     plan, deploy, pack, unpack                              serve them
     models, doctor                                          what there is, and what works here
 

@@ -22,6 +22,7 @@ from trtopt.options import keywords_of
 from trtopt.records import (
     BatchPlan,
     BenchReport,
+    Extraction,
     FolderCheck,
     Inspection,
     MachineSurvey,
@@ -43,6 +44,7 @@ from trtopt.requests.models import (
     CastRequest,
     CheckRequest,
     ExportRequest,
+    ExtractRequest,
     InspectRequest,
     LintRequest,
     QuantizeRequest,
@@ -83,6 +85,7 @@ __all__ = [
     "deploy",
     "doctor",
     "export",
+    "extract",
     "inspect",
     "lint",
     "models",
@@ -410,6 +413,27 @@ def rewrite(request: RewriteRequest) -> RewriteTrace:
         True
     """
     return on_models.rewrite(request, request.listener.note)
+
+
+@keywords_of(ExtractRequest)
+def extract(request: ExtractRequest) -> Extraction:
+    """Write a part of an ONNX file, from some of its tensors to others.
+
+    Returns:
+        The part's inputs and outputs, and how many nodes it has.
+
+    Raises:
+        UsageError: a tensor that the model lacks, or tensors that do not cut the graph.
+        ModelError: the file is unsound, or the type of a tensor is not known.
+        OutputError: the output cannot be written. Nothing is left under its name.
+
+    Example:
+        >>> import trtopt
+        >>> part = trtopt.extract("model.onnx", "part.onnx", inputs=["a"], outputs=["b"])
+        >>> part.nodes <= part.nodes_before
+        True
+    """
+    return on_models.extract(request)
 
 
 @keywords_of(CastRequest)

@@ -11,7 +11,7 @@ import click
 
 from trtopt.builder_settings import SETTINGS
 from trtopt.cli.outputs import Output as OutputPath, files, json_file, model_file, page_file, quantized_file
-from trtopt.cli.parameters import Flag, OnnxFile, offer
+from trtopt.cli.parameters import Flag, OnnxFile, offer, tensor_names
 from trtopt.errors import UsageError
 from trtopt.options import (
     Argument,
@@ -131,6 +131,8 @@ def _value(one: Declared, option: Option, given: Any, kinds: set[Any]) -> Any:
 
 
 def _completion(option: Option) -> Any:
+    if option.metavar == "TENSOR":
+        return tensor_names
     if option.names is None:
         return files if option.is_path else None
     return offer(option.names, files=option.is_path, in_list=option.parse in (parse_names, parse_rules))

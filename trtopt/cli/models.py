@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         CastRequest,
         CheckRequest,
         ExportRequest,
+        ExtractRequest,
         InspectRequest,
         LintRequest,
         QuantizeRequest,
@@ -189,6 +190,19 @@ def rewrite(
     with phases(f"rewriting {Path(request.model).name}"):
         trace = run(request, note, lambda trace: explain is None or words.of_node(trace, explain))
     show_result(json, trace, None if explain is None else words.of_node(trace, explain))
+
+
+@command("models.ExtractRequest")
+@json_option("trtopt.extraction")
+def extract(request: ExtractRequest, json: JsonOutput | None) -> None:
+    """Write a part of an ONNX file, from some of its tensors to others.
+
+    The part's inputs and outputs have the types and shapes that they have in MODEL.
+    """
+    from trtopt.cli.console import show_result
+    from trtopt.workflows.models import extract as run
+
+    show_result(json, run(request))
 
 
 @command("models.CastRequest")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 
 class Flag(click.Option):
@@ -63,6 +66,17 @@ def offer(table: Names, *, files: bool = False, in_list: bool = False) -> Comple
 
 def node_names(context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
     """Offer the nodes of MODEL, where it has been typed and can be read."""
+    return _names_in(context, begun, lambda node: [node.name])
+
+
+def tensor_names(context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Offer the tensors that nodes of MODEL compute."""
+    return _names_in(context, begun, lambda node: node.output)
+
+
+def _names_in(
+    context: click.Context, begun: str, names: Callable[[NodeProto], Iterable[str]]
+) -> list[CompletionItem]:
     from trtopt.errors import TrtoptError
     from trtopt.onnxio import model_file
     from trtopt.onnxio.graph_walk import graphs_of
@@ -71,7 +85,7 @@ def node_names(context: click.Context, _option: click.Parameter, begun: str) -> 
         graph = model_file.load(Path(context.params["model"])).proto.graph
     except (KeyError, TypeError, OSError, TrtoptError):
         return []
-    found = (node.name for part in graphs_of(graph) for node in part.node)
+    found = (name for part in graphs_of(graph) for node in part.node for name in names(node))
     return [CompletionItem(name) for name in found if name and name.startswith(begun)]
 
 

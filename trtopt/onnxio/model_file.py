@@ -28,7 +28,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from trtopt.errors import InvalidModelError, OutputError
+from trtopt.errors import InvalidModelError, OutputError, UsageError
 from trtopt.files.atomic import (
     flush_names,
     remove_if_abandoned,
@@ -37,7 +37,7 @@ from trtopt.files.atomic import (
     temporary_file,
 )
 from trtopt.files.bounded_reading import open_regular
-from trtopt.files.outputs import Kind
+from trtopt.files.outputs import Kind, check_output
 from trtopt.onnxio.external_data import (
     check_values,
     external_files,
@@ -476,6 +476,13 @@ def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
     file.flush()
     os.fsync(handle)
     return partial
+
+
+def check_changed_to(out: Path, source: Path) -> None:
+    """Check, before any work, that what is made of the model `source` may be written to `out`."""
+    if out.resolve() == source.resolve():
+        raise UsageError("the output would replace the model itself", "choose another place with -o")
+    check_output(out, MODEL)
 
 
 def _refuse_own_files(model: ModelFile, path: Path) -> None:

@@ -248,20 +248,35 @@ def declare_outputs(model: onnx.ModelProto) -> None:
     if all(map(_is_declared, model.graph.output)):
         return
     check_functions(model)
-    with suppress(onnx.shape_inference.InferenceError, ValueError):  # those who need shapes say so
-        found = infer_shapes(skeleton(model))
-        named = {
-            axis.dim_param
-            for graph in graphs_of(model.graph)
-            for item in (*graph.input, *graph.output, *graph.value_info)
-            for axis in item.type.tensor_type.shape.dim
-        }
-        for own, other in zip(model.graph.output, found.graph.output, strict=True):
-            if not _is_declared(own) and other.type.HasField("tensor_type"):
-                own.type.CopyFrom(other.type)
-                for axis in own.type.tensor_type.shape.dim:
-                    if axis.dim_param not in named:  # a name of inference's own
-                        axis.ClearField("dim_param")
+    with suppress(InvalidModelError):  # those who need shapes say so
+        found = declared_values(model)
+        for own in model.graph.output:
+            if not _is_declared(own) and found[own.name].type.HasField("tensor_type"):
+                own.type.CopyFrom(found[own.name].type)
+
+
+def declared_values(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    """The tensors of the main graph, weights too, with the types and shapes that inference finds.
+
+    Axes have the names alone that the model gives them.
+    """
+    found = inferred(model).graph
+    named = {
+        axis.dim_param
+        for graph in graphs_of(model.graph)
+        for item in (*graph.input, *graph.output, *graph.value_info)
+        for axis in item.type.tensor_type.shape.dim
+    }
+    values = {
+        item.name: onnx.helper.make_tensor_value_info(item.name, item.data_type, list(item.dims))
+        for item in model.graph.initializer
+    }
+    values |= {item.name: item for item in (*found.value_info, *found.input, *found.output)}
+    for value in values.values():
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param not in named:  # a name of inference's own
+                axis.ClearField("dim_param")
+    return values
 
 
 def _is_declared(value: onnx.ValueInfoProto) -> bool:

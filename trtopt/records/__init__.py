@@ -12,6 +12,7 @@ from trtopt.records.base import *
 from trtopt.records.bench import *
 from trtopt.records.build import *
 from trtopt.records.compare import *
+from trtopt.records.graph import *
 from trtopt.records.inspection import *
 from trtopt.records.machine import *
 from trtopt.records.plan import *

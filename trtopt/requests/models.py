@@ -178,6 +178,33 @@ class RewriteRequest(GraphEnds):
 
 
 @dataclass(frozen=True)
+class ExtractRequest(shared.Request):
+    """Which part of a model to write."""
+
+    model: shared.OnnxFile
+    output: Annotated[str | Path, Output("File to write the part to.", "model")]
+    _: KW_ONLY
+    inputs: Annotated[
+        Sequence[str],
+        Option(
+            "A tensor that the part begins at; several: --from A --from B [default: the model's inputs].",
+            python="the tensors that the part begins at [default: the model's inputs].",
+            flag="--from",
+            metavar="TENSOR",
+        ),
+    ] = ()
+    outputs: Annotated[
+        Sequence[str],
+        Option(
+            "A tensor that it ends at; several: --to A --to B [default: the model's outputs].",
+            python="the tensors that it ends at [default: the model's outputs].",
+            flag="--to",
+            metavar="TENSOR",
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True)
 class CastRequest(shared.Request):
     """What to write in 16 bits."""
 

@@ -15,12 +15,11 @@ import onnx
 from trtopt.data import feeds
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
-from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.external_data import size_in_bytes
 from trtopt.onnxio.graph_walk import opset_of
-from trtopt.onnxio.model_file import MODEL, ModelFile
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import declare_outputs, fix_inputs
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.records.tensors import NO_REQUEST, IoRequest
@@ -269,9 +268,7 @@ def _freeze(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int | None]]) 
 
 def _load(source: Path, out: Path, note: Note) -> ModelFile:
     """The model, once it is known that a result can be written at `out`."""
-    if out.resolve() == source.resolve():
-        raise UsageError("the output would replace the model itself", "choose another place with -o")
-    check_output(out, MODEL)
+    model_file.check_changed_to(out, source)
     model = model_file.load(source)
     held = sum(size_in_bytes(item) for item in model.proto.graph.initializer if model_file.is_external(item))
     check_output_room(out, 2 * held, note)  # at most: what rules make of the weights, and the result

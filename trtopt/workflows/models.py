@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
     from trtopt.export.source_module import Subject
-    from trtopt.requests.models import ExportRequest, LintRequest, RewriteRequest
+    from trtopt.records import Extraction
+    from trtopt.requests.models import ExportRequest, ExtractRequest, LintRequest, RewriteRequest
     from trtopt.rewrite.lint import LintReport
     from trtopt.rewrite.rewrite_trace import RewriteTrace
 
@@ -83,3 +84,29 @@ def rewrite(
         accept=accept,
         note=note,
     )
+
+
+def extract(request: ExtractRequest) -> Extraction:
+    """See `trtopt.extract`."""
+    from dataclasses import replace
+
+    from trtopt.onnxio import extraction
+    from trtopt.onnxio.model_file import check_changed_to, load, save
+    from trtopt.onnxio.model_info import spec_of
+    from trtopt.onnxio.prepare import count_nodes
+    from trtopt.records import Extraction
+
+    source, out = Path(request.model), Path(request.output)
+    check_changed_to(out, source)
+    model = load(source)
+    part = extraction.extract(model.proto, request.inputs, request.outputs)
+    made = Extraction(
+        source=str(source),
+        out=str(out),
+        inputs=tuple(spec_of(value, source) for value in part.graph.input),
+        outputs=tuple(spec_of(value, source) for value in part.graph.output),
+        nodes_before=count_nodes(model.proto),
+        nodes=count_nodes(part),
+    )
+    save(replace(model, proto=part), out)
+    return made

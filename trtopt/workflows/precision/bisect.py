@@ -25,7 +25,7 @@ from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
 from trtopt.onnxio.half_emulation import is_low
-from trtopt.onnxio.model_file import MODEL, ModelFile
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
 from trtopt.precision.calibrate import TABLE, QuantizationJob, table_beside
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
@@ -181,9 +181,7 @@ def _check(source: Path, target: Path | None, request: BisectRequest) -> None:
             if value is not None:
                 raise UsageError(f"{flag} is for int8 and fp8: casts need no scales", "omit it")
     if target is not None:
-        if source.resolve() == target.resolve():
-            raise UsageError("the output would replace the model itself", "choose another place with -o")
-        check_output(target, MODEL)
+        model_file.check_changed_to(target, source)
         if request.precision in ("int8", "fp8"):
             check_output(table_beside(target), TABLE)
 

@@ -18,12 +18,11 @@ from trtopt.data.source import range_notes
 from trtopt.device.ort.reference import CannotLoad, CannotRun, Crashed, OperatorMissing
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
-from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.graph_walk import graphs_of, name_apart, opset_of
 from trtopt.onnxio.half_emulation import is_low, widened
-from trtopt.onnxio.model_file import MODEL, ModelFile
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import LOW
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds, accuracy_alarms, allowance_used
@@ -178,9 +177,7 @@ def _load(request: CastRequest, source: Path, out: Path, note: Note) -> ModelFil
     """The model, once the request is known to be sound and its result to have room."""
     if request.threshold is not None and not request.threshold > 0:
         raise UsageError(f"--threshold {request.threshold:g}: must be above 0", "omit it for the default")
-    if out.resolve() == source.resolve():
-        raise UsageError("the output would replace the model itself", "choose another place with -o")
-    check_output(out, MODEL)
+    model_file.check_changed_to(out, source)
     model = model_file.load(source)
     check_output_room(out, casting_bytes(model), note)
     return model

@@ -20,7 +20,7 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import check_output_room
 from trtopt.onnxio.graph_walk import graphs_of, name_apart
 from trtopt.onnxio.half_emulation import is_low, widened
-from trtopt.onnxio.model_file import MODEL, ModelFile
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import accuracy_alarms
@@ -71,8 +71,7 @@ def quantize(
     began = time.perf_counter()
     source, target = Path(model), Path(out)
     job, forms = job_of(request), request.graph_forms or PLAIN
-    if source.resolve() == target.resolve():
-        raise UsageError("the output would replace the model itself", "choose another place with -o")
+    model_file.check_changed_to(target, source)
     onnx = read_onnx(source)
     io, aim = request.io_request, request.target
     check_formats(io, target_named(aim), in_engine=False)
@@ -80,7 +79,6 @@ def quantize(
     original = typing.model
     name_apart(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
     samples = _source(request, original, job.precision)
-    check_output(target, MODEL)
     check_output(table_beside(target), TABLE)
     check_output_room(target, quantizing_bytes(original), listener.note)
     with scratch_beside(target) as scratch:

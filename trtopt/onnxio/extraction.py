@@ -1,0 +1,112 @@
+"""The part of a model between some of its tensors, as a model of its own."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from copy import deepcopy
+
+import onnx
+
+from trtopt.errors import InvalidModelError, UsageError
+from trtopt.onnxio.graph_walk import graphs_of, name_of, names_in, reads_of, refill
+from trtopt.onnxio.shape_inference import check, declared_values
+
+_LISTED = 5
+
+
+def extract(model: onnx.ModelProto, sources: Sequence[str], results: Sequence[str]) -> onnx.ModelProto:
+    """What computes `results` from `sources`; without either, the model's own inputs or outputs.
+
+    New inputs and outputs are declared as inference finds them. A weight may be one of `sources`; others come
+    along, and so do those that only subgraphs read. Weights' values stay where they are.
+    """
+    if not sources and not results:
+        raise UsageError("no tensor is named to cut at", "add --from TENSOR, --to TENSOR, or both")
+    part = deepcopy(model)  # weights of a loaded model lie in their files
+    graph = part.graph
+    makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    held = {item.name for item in graph.initializer} | {item.values.name for item in graph.sparse_initializer}
+    given = [item.name for item in graph.input if item.name not in held]
+    _check_names(graph, sources, [*given, *held, *makers], "--from")
+    _check_names(graph, results, [*makers], "--to")
+    wanted = list(dict.fromkeys(results)) or [item.name for item in graph.output]
+    if both := set(sources).intersection(wanted):
+        raise UsageError(f"--from and --to {min(both)}: nothing lies between them", "name another tensor")
+
+    cut, nodes, read = set(sources) or {*given}, set[int](), set[str]()
+    reached = list(wanted)
+    while reached:
+        name = reached.pop()
+        if name in read:
+            continue
+        read.add(name)
+        if name in makers and name not in cut and makers[name] not in nodes:
+            nodes.add(makers[name])
+            reached += sorted(reads_of(graph.node[makers[name]]))
+    if unread := [name for name in sources if name not in read]:
+        raise UsageError(
+            f"--from {unread[0]}: no output of the part depends on it",
+            "omit it, or add --to what reads it",
+        )
+    if missing := [name for name in given if name in read - cut]:
+        more = " ".join(f"--from {name}" for name in missing)
+        raise UsageError(
+            f"the part does not begin at {', '.join(sources)} alone: it also depends on "
+            f"{', '.join(map(repr, missing))}",
+            f"add {more}, or name a tensor behind them",
+        )
+
+    values = declared_values(model)
+    inputs = list(dict.fromkeys(sources)) or [name for name in given if name in read]
+    refill(graph.node, [graph.node[place] for place in sorted(nodes)])
+    made = {name for node in graph.node for name in node.output}
+    keep = (read | made) - cut
+    refill(graph.initializer, [item for item in graph.initializer if item.name in keep])
+    refill(graph.sparse_initializer, [item for item in graph.sparse_initializer if item.values.name in keep])
+    defaults = [item for item in graph.input if item.name in keep & held]
+    refill(graph.input, [*(_declared(name, values, "--from") for name in inputs), *defaults])
+    refill(graph.output, [_declared(name, values, "--to") for name in wanted])
+    ends = {item.name for item in (*graph.input, *graph.output)}
+    refill(graph.value_info, [item for item in graph.value_info if item.name in made - ends])
+    refill(
+        graph.quantization_annotation,
+        [item for item in graph.quantization_annotation if item.tensor_name in keep | {*inputs}],
+    )
+    check(part)
+    return part
+
+
+def _declared(name: str, values: dict[str, onnx.ValueInfoProto], option: str) -> onnx.ValueInfoProto:
+    kind = values[name].type if name in values else onnx.TypeProto()
+    if kind.WhichOneof("value") is None:
+        raise InvalidModelError(
+            f"{option} {name}: its type is not known, as an operator that ONNX does not have computes it",
+            "cut in front of that operator, or behind the next one",
+        )
+    return onnx.ValueInfoProto(name=name, type=kind)
+
+
+def _check_names(graph: onnx.GraphProto, names: Sequence[str], known: Sequence[str], option: str) -> None:
+    """Each must be a tensor of the main graph."""
+    for name in names:
+        if name in known:
+            continue
+        nodes = {name_of(node): [*node.output] for node in graph.node}
+        inside = name in {one for part in [*graphs_of(graph)][1:] for one in names_in(part)}
+        near = difflib.get_close_matches(name, known, n=_LISTED, cutoff=0.5)
+        if name in nodes:
+            raise UsageError(
+                f"{option} {name}: is a node, not a tensor", f"name what it makes: {', '.join(nodes[name])}"
+            )
+        why = (
+            "lies in a subgraph, which stays whole"
+            if inside
+            else "is an input or a weight of the model, which nothing computes"
+            if option == "--to" and name in {item.name for item in (*graph.input, *graph.initializer)}
+            else "the model has no such tensor"
+        )
+        raise UsageError(
+            f"{option} {name}: {why}",
+            f"did you mean {', '.join(map(repr, near))}?" if near else "name a tensor of the main graph",
+        )
