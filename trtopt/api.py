@@ -525,7 +525,7 @@ def inspect(request: InspectRequest) -> Inspection:
         >>> found.model.inputs[0].name
         'images'
     """
-    return run_inspect(request)[0]
+    return run_inspect(request, request.listener.note)[0]
 
 
 @keywords_of(LintRequest)

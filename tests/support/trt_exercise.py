@@ -20,6 +20,7 @@ from tests.support.trt_surface import Surface
 from trtopt.device.api import AllocationTracker, Session
 from trtopt.device.building import BuiltEngine
 from trtopt.device.tensorrt.builder import TensorRTBuilder
+from trtopt.device.tensorrt.capability import Parsed, ParseJob, parse
 from trtopt.device.tensorrt.library import Library, load_library
 from trtopt.device.tensorrt.runtime import TensorRTTarget
 from trtopt.errors import TrtoptError
@@ -49,6 +50,7 @@ VERSIONS = ("tensorrt-8.6.0", "tensorrt-10.16.1.11", "tensorrt-11.4.0.106", RTX_
 each_version = pytest.mark.parametrize("dump", VERSIONS)
 UNSUPPORTED: dict[str, Any] = {
     "OnnxParser.parse_from_file": False,
+    "OnnxParser.parse": False,
     "OnnxParser.num_errors": 1,
     "ParserError.desc": "No importer registered for op: Conv",
     "ParserError.node_name": "first",
@@ -259,6 +261,17 @@ def run_sized(surface: Surface, device: ScriptedDevice) -> list[Any]:
         session.close()
 
 
+def refused(surface: Surface) -> Parsed:
+    """What the parser takes of the digits model, where it takes nothing."""
+    name = library(surface).target.name
+    surface.returns["ParserError.node"] = -1
+    with (
+        patch.dict(sys.modules, {str(surface.api["module"]): surface.module}),
+        patch("trtopt.device.tensorrt.capability.first_gpu"),
+    ):
+        return parse(ParseJob(path=str(DIGITS), target=name), lambda phase, fraction: None)
+
+
 def beside_fp16(folder: str) -> Path:
     """The digits model with one tensor in FP16, so that the others are held in FP32."""
     model = onnx.load(DIGITS)
@@ -293,4 +306,5 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     failing = Surface(dump, UNSUPPORTED, without)
     with pytest.raises(TrtoptError) as error:
         build(failing)
+    outcome.append(refused(failing))
     return [*map(repr, outcome), str(error.value)], surface.touched | sized.touched | failing.touched

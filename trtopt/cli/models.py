@@ -112,14 +112,17 @@ def inspect(request: InspectRequest, json: JsonOutput | None) -> None:
     Nothing is run, and no weights are read. PATH is an ONNX file, an engine, or what trtopt made: a build or
     sweep folder, a result file, a plan, a store of timing caches.
     """
-    from trtopt.cli.console import show_result, show_view
+    from trtopt.cli.console import phases, show_result, show_view
     from trtopt.cli.outputs import takes_stdout
     from trtopt.workflows.inspect import inspect as run
 
-    inspection, result = run(request)
+    with phases(f"inspecting {Path(request.path).name}") as enter:
+        inspection, result = run(request, enter)
     show_result(json, inspection)
     if result is not None:
         show_view(result.view, err=takes_stdout(json))
+    if inspection.capability is not None and inspection.capability.refused:
+        raise click.exceptions.Exit(NOT_MET)
 
 
 _FINDINGS_SHOWN = 5

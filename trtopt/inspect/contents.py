@@ -12,7 +12,7 @@ from trtopt.inspect.graph import DEQUANTIZE, Graph, read_graph
 from trtopt.onnxio.external_data import size_in_bytes, tensors_of
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, opset_of, parts_of
 from trtopt.onnxio.model_info import dtype_name, real_inputs, tensor_spec
-from trtopt.onnxio.shape_inference import check_functions
+from trtopt.onnxio.prepare import inline_functions
 from trtopt.records import ModelContents, Shape, WeightGroup
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def contents_of(file: ModelFile, shapes: Mapping[str, Shape]) -> ModelContents:
     model = file.proto
     parts = [*parts_of(model)]
     operators = Counter(_operator_of(node) for part in parts for node in part.node)
-    graph = read_graph(_inlined(model), shapes)
+    graph = read_graph(inline_functions(model), shapes)
     return ModelContents(
         opset=opset_of(model),
         ir_version=model.ir_version,
@@ -48,16 +48,6 @@ def contents_of(file: ModelFile, shapes: Mapping[str, Shape]) -> ModelContents:
 
 def _operator_of(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}::{node.op_type}"
-
-
-def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without functions of its own: what they cost depends on where they are called."""
-    if not model.functions:
-        return model
-    import onnx.inliner
-
-    check_functions(model)
-    return onnx.inliner.inline_local_functions(model)
 
 
 def _weights_of(model: onnx.ModelProto) -> Iterator[WeightGroup]:

@@ -53,6 +53,12 @@ def graphs_of(part: _Part) -> Iterator[_Part | onnx.GraphProto]:
             yield from graphs_of(inner)
 
 
+def inner_nodes(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """The node, and every one inside it."""
+    yield node
+    yield from (one for part in subgraphs_of(node) for inner in graphs_of(part) for one in inner.node)
+
+
 def parts_of(model: onnx.ModelProto) -> Iterator[Part]:
     """The model's graph, its functions, and every subgraph of either."""
     for part in (model.graph, *model.functions):

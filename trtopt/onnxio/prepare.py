@@ -15,6 +15,7 @@ from trtopt.onnxio.graph_walk import (
     OWN_DOMAINS,
     graphs_of,
     name_apart,
+    name_nodes,
     opset_of,
     parts_of,
     reads_of,
@@ -188,6 +189,22 @@ def _spell_plainly(model: onnx.ModelProto) -> None:
     model.ir_version = max(model.ir_version, 4)  # older ones want every initializer among the inputs
 
 
+def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the nodes of its functions in their place, where they are of its opset."""
+    if not model.functions:
+        return model
+    check_functions(model)
+    return onnx.inliner.inline_local_functions(model)
+
+
+def inline_and_name(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same, sorted and with a name for each node, as what is reported on a model names them."""
+    inlined = inline_functions(model)
+    name_nodes(inlined.graph)
+    sort_nodes(inlined.graph)
+    return inlined
+
+
 def _refuse_functions_left(model: onnx.ModelProto) -> None:
     if model.functions:
         raise UnsupportedOpError(
@@ -202,10 +219,8 @@ def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     _spell_plainly(copy)
     if not opset_of(copy):
         raise InvalidModelError("the model names no version of the standard operators", EXPORT_AGAIN)
-    if copy.functions:
-        check_functions(copy)
-        copy = onnx.inliner.inline_local_functions(copy)
-        _refuse_functions_left(copy)
+    copy = inline_functions(copy)
+    _refuse_functions_left(copy)
     name_apart(copy.graph)
     sort_nodes(copy.graph)
     check(copy)

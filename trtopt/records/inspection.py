@@ -53,6 +53,39 @@ class ModelContents(Record, frozen=True, kw_only=True):
         return sum(one.size_bytes for one in self.weights)
 
 
+class Refusal(Record, frozen=True, kw_only=True):
+    """What a target cannot take: a node, an input of a type that it does not have, or (neither) the graph."""
+
+    node: str = ""
+    operator: str = ""
+    input: str = ""
+    reason: str
+
+
+class Subgraph(Record, frozen=True, kw_only=True):
+    """Nodes that can be built together, and the tensors that enter and leave them.
+
+    `is_imported`: the parser has imported them; else what feeds them has no known type or shape, and only
+    their operators were looked up.
+    """
+
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    is_imported: bool
+
+
+class Capability(Record, frozen=True, kw_only=True):
+    """What a target takes of a model; `judged_by` is its parser with its version, or trtopt's own table."""
+
+    target: str
+    judged_by: str
+    nodes: int
+    refused: tuple[Refusal, ...]
+    subgraphs: tuple[Subgraph, ...]
+    """The largest first."""
+
+
 class EngineContents(Record, frozen=True, kw_only=True):
     """What is in an engine; its layers are known where the backend has described them."""
 
@@ -84,4 +117,5 @@ class Inspection(Result, Record, frozen=True, kw_only=True):
     model: ModelContents | None = None
     engines: tuple[EngineContents, ...] = ()
     members: tuple[Member, ...] = ()
+    capability: Capability | None = None
     notes: tuple[str, ...] = ()

@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trtopt.printable import counted
-from trtopt.records import EngineContents, Inspection, Member, ModelContents, TensorSpec
+from trtopt.records import Capability, EngineContents, Inspection, Member, ModelContents, Subgraph, TensorSpec
 from trtopt.records.base import Row
 from trtopt.report.bench import backend_text
 from trtopt.report.build import engines_table
-from trtopt.report.view import Block, Column, Lines, View, cells_of, mib, mib_text, plain, table, view_of
+from trtopt.report.view import (
+    Block,
+    Column,
+    Lines,
+    View,
+    cells_of,
+    mib,
+    mib_text,
+    names_text,
+    plain,
+    table,
+    view_of,
+)
 
+_PARTS = 8
+"""So many subgraphs have a row of their own."""
+_NAMES = 2
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -28,7 +43,9 @@ def short(count: int | None) -> str:
 def inspection_view(found: Inspection) -> View:
     """What it is in the title; then its parts."""
     blocks: list[Block] = []
-    if found.model is not None:
+    if found.capability is not None:
+        blocks += _capability_blocks(found.capability)
+    elif found.model is not None:
         blocks += _model_blocks(found.model)
     if found.engines:
         blocks += _engines_blocks(found.engines)
@@ -86,6 +103,44 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _shapes_text(model: ModelContents) -> str:
     return ", ".join(f"{name} {_axes(shape)}" for name, shape in model.shapes.items()) or "no inputs"
+
+
+# ── what a target takes ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _capability_blocks(found: Capability) -> Iterator[Block]:
+    count = counted(len(found.refused), "refusal") if found.refused else "no refusal"
+    yield Lines(
+        [f"target {found.target}: {count} among {counted(found.nodes, 'node')}, by {found.judged_by}"]
+    )
+    if not found.refused:
+        return
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in found.refused:
+        what = one.operator or ("input" if one.input else "")
+        groups.setdefault((what, one.reason), []).append(one.node or one.input)
+    columns: list[Column[tuple[tuple[str, str], list[str]]]] = [
+        Column("operator", lambda one: one[0][0]),
+        Column("count", lambda one: len(one[1]), ""),
+        Column("nodes", lambda one: names_text(one[1]), fit="fold"),
+        Column("reason", lambda one: one[0][1], fit="fold"),
+    ]
+    yield table("Refused", columns, groups.items())
+    yield Lines([f"{one.node or one.input}: {one.reason}" for one in found.refused], is_detail=True)
+    parts: list[Column[Subgraph]] = [
+        Column("nodes", lambda one: len(one.nodes), ""),
+        Column("from", lambda one: _some(one.inputs), fit="fold"),
+        Column("to", lambda one: _some(one.outputs), fit="fold"),
+        Column("imported", lambda one: "yes" if one.is_imported else "operators looked up"),
+    ]
+    rest = (sum(len(one.nodes) for one in found.subgraphs[_PARTS:]), "in smaller subgraphs", "", "")
+    yield table("Subgraphs that it can take", parts, found.subgraphs, top=_PARTS, rest=rest)
+
+
+def _some(names: Sequence[str]) -> str:
+    """A few of many tensors."""
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more
 
 
 # ── engines ─────────────────────────────────────────────────────────────────────────────────────────────

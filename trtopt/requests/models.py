@@ -88,6 +88,15 @@ class InspectRequest(shared.Request):
     axes: Annotated[
         shared.Axes, "Lengths of a dynamic axis to count a model's work at, as seq=128 [default: 1]."
     ] = None
+    capability: Annotated[
+        str | None,
+        Option(
+            "List every node that this TensorRT cannot take, and the subgraphs that it can; exits with 3 if "
+            "there is one.",
+            python="list every node that this TensorRT cannot take, and the subgraphs that it can.",
+            choices=target_names(),
+        ),
+    ] = None
     trust: Annotated[
         Sequence[str],
         Option("Load this engine, which has no manifest: native code.", metavar="ENGINE", is_path=True),

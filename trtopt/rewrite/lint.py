@@ -310,6 +310,8 @@ def _plain_normalisation(scope: Scope) -> Iterator[Finding]:
 
 CHECKS = tuple(one for one in vars().values() if isinstance(one, Check))
 """In the order in which they are written."""
+UNBUILDABLE = frozenset((_foreign_operator.name, _integer_arithmetic.name))
+"""The checks whose findings no build survives."""
 
 
 def lint_model(source: Path, *, target: str) -> LintReport:

@@ -21,6 +21,7 @@ from trtopt.device.backends import open_builder, open_target
 from trtopt.device.cuda.cupti import have_nvtx_inject_cupti
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_name, present_cores
+from trtopt.device.tensorrt.capability import ParseJob, parse
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
@@ -274,6 +275,10 @@ JOBS: dict[type, JobType[Any]] = {
         native_code=lambda job: [f"what {job.data} calls"],
         error=DataError,
         time_option="--budget",
+    ),
+    ParseJob: JobType[ParseJob](
+        run=parse,
+        doing=lambda job: f"parsing {job.path}",
     ),
     CopyJob: JobType[CopyJob](
         run=_copy,

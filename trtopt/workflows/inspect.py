@@ -12,21 +12,37 @@ from zipfile import BadZipFile, ZipFile
 from msgspec.structs import replace
 
 from trtopt.builder.shapes import axis_lengths, axis_name, batch_name
-from trtopt.errors import ArtifactError, InvalidModelError, ModelError, TrtoptError, WrongPathError
+from trtopt.device.tensorrt.capability import ParseJob
+from trtopt.errors import (
+    ArtifactError,
+    BackendMissingError,
+    InvalidModelError,
+    ModelError,
+    NoGpuError,
+    TrtoptError,
+    UsageError,
+    WrongPathError,
+)
+from trtopt.executors.api import run_job
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, is_build_folder, read_listed, read_manifest, read_plan
 from trtopt.files.outputs import head_of
+from trtopt.inspect.capability import subgraphs_between
 from trtopt.inspect.contents import contents_of
 from trtopt.inspect.inspector import EngineDescription, read_inspector
+from trtopt.onnxio.graph_walk import inner_nodes, reads_of
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import check_opset, check_soundness, real_inputs, tensor_spec
+from trtopt.onnxio.prepare import inline_and_name
 from trtopt.records import (
+    Capability,
     EngineArtifact,
     EngineContents,
     Inspection,
     Manifest,
     Member,
     ModelContents,
+    Refusal,
     Shape,
     TensorSpec,
     kind_of,
@@ -35,6 +51,7 @@ from trtopt.records import (
 from trtopt.records.base import Result
 from trtopt.records.precision import CheckReport
 from trtopt.requests.models import InspectRequest
+from trtopt.rewrite.lint import UNBUILDABLE, lint_model
 from trtopt.targets import DISPLAYED, RTX, TENSORRT
 from trtopt.workflows.bench.resolve_engines import check_trust, external_engine
 from trtopt.workflows.cache_folder import entries
@@ -80,9 +97,23 @@ _READERS: Mapping[str, Callable[[Path], Result]] = {
 """The files whose result is shown again."""
 
 
-def inspect(request: InspectRequest) -> tuple[Inspection, Result | None]:
+def inspect(
+    request: InspectRequest, enter: Callable[[str], None] = lambda phase: None
+) -> tuple[Inspection, Result | None]:
     """What a path is and holds; with the result that it is a file or folder of, to be shown as it was."""
     path = Path(request.path)
+    found, result = _identify(path, request)
+    if request.capability is None:
+        return found, result
+    if found.model is None:
+        raise UsageError(
+            f"--capability: {path} is {found.what}, not a model", "give the ONNX file, or omit the option"
+        )
+    capability, notes = _judge(path, request.capability, enter)
+    return replace(found, capability=capability, notes=notes), result
+
+
+def _identify(path: Path, request: InspectRequest) -> tuple[Inspection, Result | None]:
     if path.is_dir():
         return _inspect_folder(path)
     check_trust(request.trust, [path] if request.trust else [])
@@ -164,6 +195,38 @@ def _shapes_of(inputs: Sequence[TensorSpec], request: InspectRequest) -> dict[st
         spec.name: tuple(length_of(spec.name, place, axis) for place, axis in enumerate(spec.shape))
         for spec in inputs
     }
+
+
+def _judge(path: Path, target: str, enter: Callable[[str], None]) -> tuple[Capability, tuple[str, ...]]:
+    """What a target takes of a model, by its parser where that is installed, else by trtopt's table."""
+    model = inline_and_name(load(path).proto)
+    unknown: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    try:
+        job = ParseJob(path=str(path.absolute()), target=target)
+        parsed = run_job(job, on_progress=lambda index, phase, fraction: enter(phase))
+    except (BackendMissingError, NoGpuError) as error:
+        advice = [one for one in lint_model(path, target=target).advice if one.check in UNBUILDABLE]
+        refused = tuple(Refusal(node=one.node, operator=one.op, reason=one.reason) for one in advice)
+        unknown, judged_by = tuple(node.name for node in model.graph.node), "trtopt's table of operators"
+        notes = (f"no parser was asked: {error.problem.splitlines()[0]}: {error.remedy}",)
+    else:
+        refused, unknown = parsed.refused, parsed.unknown
+        judged_by = f"the parser of {DISPLAYED[parsed.backend.name]} {parsed.backend.version}"
+    owners = {one.name: node.name for node in model.graph.node for one in inner_nodes(node)}
+    lost = {one.input for one in refused if one.input}
+    gone = {owners[one.node] for one in refused if one.node in owners}
+    gone |= {node.name for node in model.graph.node if reads_of(node) & lost}
+    return (
+        Capability(
+            target=target,
+            judged_by=judged_by,
+            nodes=len(model.graph.node),
+            refused=refused,
+            subgraphs=subgraphs_between(model.graph, gone, unknown),
+        ),
+        notes,
+    )
 
 
 # ── engines ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ import pytest
 from tests.support import examples
 from trtopt.builder.engine import BuildJob
 from trtopt.data.source import SamplesJob
+from trtopt.device.tensorrt.capability import ParseJob
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import contract_named
@@ -39,6 +40,7 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
         f"building {examples.plan().label}",
         WITH_PLUGIN,
     ),
+    (ParseJob(path="m.onnx", target="rtx"), "parsing m.onnx", ("TensorRT-RTX", "its driver")),
     (DescribeJob(path="e.engine", sha256="", backend="onnxruntime"), "running e.engine", ("ONNX Runtime",)),
     (
         msgspec.structs.replace(BENCH, data="images:rows"),

@@ -201,3 +201,29 @@ def test_another_file_is_named_with_what_it_looks_like(tmp_path: Path) -> None:
     (tmp_path / "e.txt").write_text("hello")
     with pytest.raises(WrongPathError):
         trtopt.inspect(tmp_path / "e.txt")
+
+
+PLUGINS = """g (float[N,4] x) => (float[N,4] y)
+    {a = Relu(x) b = own.Foo(a) c = Relu(b) d = own.Foo(c) y = Relu(d)}"""
+
+
+@pytest.mark.parametrize("target", ["rtx", "8.6"])
+def test_a_target_that_refuses_a_node_ends_with_3(target: str, tmp_path: Path) -> None:
+    """With and without the target's parser here."""
+    text = f'<ir_version: 8, opset_import: ["": 17, "own": 1]>\n{PLUGINS}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
+    out = tmp_path / "out.json"
+    model = str(tmp_path / "in.onnx")
+    done = CliRunner().invoke(cli, ["inspect", model, "--capability", target, "--json", str(out)])
+    assert done.exit_code == 3, done.output
+    found = from_json(out.read_bytes(), Inspection).capability
+    assert found is not None
+    assert (len(found.refused), [one.operator for one in found.refused]) == (2, ["Foo", "Foo"])
+    assert [len(one.nodes) for one in found.subgraphs] == [1, 1, 1]
+    assert [one.is_imported for one in found.subgraphs].count(True) == (1 if target == "rtx" else 0)
+    assert CliRunner().invoke(cli, ["inspect", str(DIGITS), "--capability", target]).exit_code == 0
+
+
+def test_only_models_have_a_capability(build: Path) -> None:
+    with pytest.raises(UsageError, match="capability"):
+        trtopt.inspect(build, capability="rtx")

@@ -165,7 +165,7 @@ class TensorRTBuilder:
         monitor = make_monitor(trt, progress) if target.progress_monitor else None
         try:
             builder = make(trt.Builder, logger)
-            network = builder.create_network(_mask(trt.NetworkDefinitionCreationFlag, target.network_flags))
+            network = builder.create_network(mask_of(trt.NetworkDefinitionCreationFlag, target.network_flags))
             progress("Parsing the model", 0.0)
             with self._marks.range("parse"):
                 self._parse(network, logger, onnx, errors)
@@ -230,7 +230,7 @@ class TensorRTBuilder:
         if settings.workspace_bytes is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_bytes)
         if settings.tactic_sources is not None:
-            chosen = _mask(trt.TacticSource, settings.tactic_sources, "--tactic-sources")
+            chosen = mask_of(trt.TacticSource, settings.tactic_sources, "--tactic-sources")
             if not config.set_tactic_sources(chosen):
                 raise UsageError(
                     f"--tactic-sources {','.join(settings.tactic_sources)}: refused by {self.backend}",
@@ -300,7 +300,7 @@ def _members(enum: Any) -> list[tuple[str, Any]]:
     return sorted(enum.__members__.items())
 
 
-def _mask(enum: Any, names: Sequence[str], flag: str = "") -> int:
+def mask_of(enum: Any, names: Sequence[str], flag: str = "") -> int:
     """Bits for members of a TensorRT enum by name."""
     mask = 0
     for name in names:
