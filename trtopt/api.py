@@ -62,7 +62,8 @@ from trtopt.workflows.build.folder import verify as run_verify
 from trtopt.workflows.compare.compare import compare as run_compare
 from trtopt.workflows.inspect import inspect as run_inspect
 from trtopt.workflows.optimize import optimize as run_optimize
-from trtopt.workflows.plan.plan import deploy_triton, plan as run_plan
+from trtopt.workflows.plan.deploy import deploy_triton
+from trtopt.workflows.plan.plan import plan as run_plan
 from trtopt.workflows.precision.bisect import bisect as run_bisect
 from trtopt.workflows.precision.cast import cast as run_cast
 from trtopt.workflows.precision.check import check as run_check
@@ -279,7 +280,9 @@ def plan(request: PlanRequest) -> BatchPlan:
 
 @keywords_of(DeployRequest)
 def deploy(request: DeployRequest) -> Path:
-    """Write a plan into a Triton model repository, as the next version of a model.
+    """Write an engine into a Triton model repository, as the next version of a model.
+
+    Triton serves one engine, with batches of any size: one is built where the source has an engine for each.
 
     Returns:
         The folder of the new version.
@@ -287,7 +290,7 @@ def deploy(request: DeployRequest) -> Path:
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
-    return deploy_triton(request.plan, request.output, name=request.name)
+    return deploy_triton(request)
 
 
 @keywords_of(ReportRequest)

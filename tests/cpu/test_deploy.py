@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import onnx
 import pytest
+from hypothesis import given, strategies as st
 
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
@@ -17,9 +20,14 @@ from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_manifest, read_plan
-from trtopt.records import Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
-from trtopt.serving.triton import readme
-from trtopt.workflows.plan.plan import deploy_triton
+from trtopt.measure.analysis.sweep_points import choices_of
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.recipe import Recipe
+from trtopt.records import MAX_PROFILES, Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
+from trtopt.serving.triton import Served, readme
+from trtopt.workflows.plan.deploy import for_all_batches, tuned_sizes
+from trtopt.workflows.sweep.folder import read_sweep
+from trtopt.workflows.workbench import make_plans
 
 pytest.importorskip("tritonclient")
 # protobuf warns where it is a major version newer than what the client was made for
@@ -41,12 +49,54 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "digits.json"
 
 
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep with an engine for each of three batch sizes."""
+    folder = tmp_path_factory.mktemp("swept") / "digits.sweep"
+    trtopt.sweep(
+        DIGITS, folder, batch=(1, 3, 8), backend="onnxruntime", duration=0.05, warmup=0.01, precision="fp32"
+    )
+    return folder
+
+
 def config_in(repository: Path, name: str = "digits") -> Any:
+    """The config as Triton reads it (tritonclient's `model_config.proto`), by the rules of Triton's core."""
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
     text = (repository / name / "config.pbtxt").read_text("utf-8")
-    return text_format.Parse(text, model_config_pb2.ModelConfig())
+    config = text_format.Parse(text, model_config_pb2.ModelConfig())
+    # ValidateModelConfig and ValidateModelIOConfig of model_config_utils.cc
+    assert config.name == name
+    assert config.max_batch_size >= 0
+    for tensor in (*config.input, *config.output):
+        assert tensor.data_type != model_config_pb2.TYPE_INVALID
+        assert tensor.dims
+        assert all(axis == -1 or axis > 0 for axis in tensor.dims)
+    assert config.HasField("dynamic_batching") == (config.max_batch_size > 0)
+    assert all(0 < size <= config.max_batch_size for size in config.dynamic_batching.preferred_batch_size)
+    for warmup in config.model_warmup:
+        assert 1 <= warmup.batch_size <= max(1, config.max_batch_size)
+        assert {*warmup.inputs} == {one.name for one in config.input}
+    return config
+
+
+def run_as_triton(repository: Path, name: str = "digits") -> list[int]:
+    """The batch sizes that the model ran with the config's shapes: from 1 to its largest."""
+    import onnxruntime
+
+    config = config_in(repository, name)
+    version = max(
+        (one for one in (repository / name).iterdir() if one.name.isdecimal()), key=lambda one: one.name
+    )
+    session = onnxruntime.InferenceSession(version / "model.onnx")
+    sizes = range(1, config.max_batch_size + 1) if config.max_batch_size else (0,)
+    for size in sizes:
+        batch = [size] if size else []
+        feeds = {one.name: np.zeros([*batch, *one.dims], np.float32) for one in config.input}
+        made = session.run([one.name for one in config.output], feeds)
+        assert [list(one.shape) for one in made] == [[*batch, *one.dims] for one in config.output]
+    return list(sizes)
 
 
 def changed(planned: Path, **fields: Any) -> Path:
@@ -92,7 +142,13 @@ def test_a_plan_becomes_a_model_that_the_schema_accepts(planned: Path, trtopt_cl
 def told_for(planned: Path, **load: Any) -> str:
     """The README of a plan for another load."""
     plan = read_plan(planned)
-    return readme(msgspec.structs.replace(plan, load=msgspec.structs.replace(plan.load, **load)), "m", 1)
+    return readme_of(msgspec.structs.replace(plan, load=msgspec.structs.replace(plan.load, **load)))
+
+
+def readme_of(plan: BatchPlan) -> str:
+    """The README of a plan with one engine."""
+    ((_, samples),) = plan.buckets.items()
+    return readme(Served(plan.engines[0].artifact, plan.policy, plan.workers, samples, plan), "m", 1)
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "constant", "my arrivals.txt"])
@@ -114,7 +170,7 @@ def test_a_container_requests_gpus_only_where_the_plan_does(planned: Path) -> No
 
 def test_what_the_plan_says_of_batching_is_in_the_config(planned: Path, tmp_path: Path) -> None:
     path = on_tensorrt(planned, BatchPolicy(max_batch=16, max_delay_ms=1.25, max_waiting=300))
-    deploy_triton(path, tmp_path, name="digits")
+    trtopt.deploy(path, tmp_path, name="digits")
     config = config_in(tmp_path)
     assert config.platform == "tensorrt_plan"
     assert (tmp_path / "digits" / "1" / "model.plan").read_bytes() == b"an engine"
@@ -143,11 +199,8 @@ def test_an_engine_with_profiles_is_served_with_all_of_them_if_they_leave_no_bat
         artifact = msgspec.structs.replace(engine.artifact, plan=plan)
         return changed(path, engines=(msgspec.structs.replace(engine, artifact=artifact),))
 
-    deploy_triton(profiled((1, 4), (4, 16)), tmp_path, name="m")
+    trtopt.deploy(profiled((1, 4), (4, 16)), tmp_path, name="m")
     assert [list(group.profile) for group in config_in(tmp_path, "m").instance_group] == [["0", "1"]]
-    for ranges in (((1, 4), (8, 16)), ((2, 4), (4, 16))):
-        with pytest.raises(UsageError, match="runs every batch size from 1 on"):
-            deploy_triton(profiled(*ranges), tmp_path, name="other")
 
 
 @pytest.mark.long
@@ -161,7 +214,7 @@ def test_clients_are_informed_of_typed_tensors(planned: Path, tmp_path: Path) ->
     write_atomically(folder / "bench.json", to_json(report))
     path = tmp_path / "typed.json"
     make_plan([folder], path, slo=SLO, rate=100.0, for_triton=True, timeout=0.01)
-    deploy_triton(path, tmp_path / "models")
+    trtopt.deploy(path, tmp_path / "models")
     (tensor,) = read_manifest(folder).io
     assert tensor.scale is not None
     assert f"- input 'images': int8, nchw, scale {tensor.scale:.6g}\n" in (
@@ -175,7 +228,7 @@ def test_triton_is_informed_of_vectorised_formats(planned: Path, tmp_path: Path)
     engine = read_plan(path).engines[0]
     plan = msgspec.structs.replace(engine.artifact.plan, io_layouts={"images": "hwc8"})
     artifact = msgspec.structs.replace(engine.artifact, plan=plan)
-    deploy_triton(
+    trtopt.deploy(
         changed(path, engines=(msgspec.structs.replace(engine, artifact=artifact),)), tmp_path, name="m"
     )
     config = config_in(tmp_path, "m")
@@ -197,7 +250,7 @@ def test_a_tensor_with_no_axis_but_the_batch_has_one_element_for_triton(
         outputs=tuple(msgspec.structs.replace(one, shape=("batch",)) for one in artifact.outputs),
     )
     engine = msgspec.structs.replace(plan.engines[0], artifact=artifact)
-    deploy_triton(changed(planned, engines=(engine,), buckets={0: {name: ()}}), tmp_path, name="m")
+    trtopt.deploy(changed(planned, engines=(engine,), buckets={0: {name: ()}}), tmp_path, name="m")
     config = config_in(tmp_path, "m")
     for tensor in (*config.input, *config.output):
         assert (list(tensor.dims), tensor.HasField("reshape"), list(tensor.reshape.shape)) == ([1], True, [])
@@ -213,7 +266,7 @@ def test_a_tensor_whose_first_axis_is_not_the_batch_is_refused(
     artifact = msgspec.structs.replace(engine.artifact, outputs=outputs)
     path = changed(planned, engines=(msgspec.structs.replace(engine, artifact=artifact),))
     with pytest.raises(UsageError, match="'logits' has no batch axis in front"):
-        deploy_triton(path, tmp_path, name="m")
+        trtopt.deploy(path, tmp_path, name="m")
 
 
 def test_perf_analyzer_is_informed_of_open_axes_and_draws_no_indices(planned: Path) -> None:
@@ -228,7 +281,7 @@ def test_perf_analyzer_is_informed_of_open_axes_and_draws_no_indices(planned: Pa
         artifact, inputs=(ids,), plan=msgspec.structs.replace(artifact.plan, shapes=shapes)
     )
     engine = msgspec.structs.replace(plan.engines[0], artifact=artifact)
-    told = readme(msgspec.structs.replace(plan, engines=(engine,), buckets={0: {ids.name: (16,)}}), "m", 1)
+    told = readme_of(msgspec.structs.replace(plan, engines=(engine,), buckets={0: {ids.name: (16,)}}))
     assert "-i grpc --shape 'token ids:16' --input-data=zero \\\n" in told
 
 
@@ -238,40 +291,129 @@ def test_a_build_whose_manifest_is_damaged_leaves_no_version(planned: Path, tmp_
     (tmp_path / "m.json").write_bytes(planned.read_bytes())
     (folder / "manifest.json").write_text('{"schema": "trtopt.build/6"}')
     with pytest.raises(ArtifactError, match="cannot be read as a manifest"):
-        deploy_triton(tmp_path / "m.json", tmp_path / "models")
+        trtopt.deploy(tmp_path / "m.json", tmp_path / "models")
     assert not (tmp_path / "models").exists()
 
 
 def test_each_plan_is_a_version_more_as_long_as_clients_stay_the_same(planned: Path, tmp_path: Path) -> None:
     first = on_tensorrt(planned, BatchPolicy(max_batch=16, max_delay_ms=1.0))
-    assert deploy_triton(first, tmp_path, name="m").name == "1"
+    assert trtopt.deploy(first, tmp_path, name="m").name == "1"
     second = on_tensorrt(planned, BatchPolicy(max_batch=16, max_delay_ms=2.0))
-    assert deploy_triton(second, tmp_path, name="m").name == "2"
+    assert trtopt.deploy(second, tmp_path, name="m").name == "2"
     assert config_in(tmp_path, "m").dynamic_batching.max_queue_delay_microseconds == 2000
     with pytest.raises(UsageError, match=r"has another max_batch_size"):
-        deploy_triton(on_tensorrt(planned, BatchPolicy(max_batch=8)), tmp_path, name="m")
+        trtopt.deploy(on_tensorrt(planned, BatchPolicy(max_batch=8)), tmp_path, name="m")
     (tmp_path / "m" / "config.pbtxt").write_text("nonsense {")
     with pytest.raises(ArtifactError, match="is not a valid Triton config"):
-        deploy_triton(second, tmp_path, name="m")
+        trtopt.deploy(second, tmp_path, name="m")
 
 
-def test_what_triton_cannot_batch_for_is_refused_with_what_to_do(planned: Path, tmp_path: Path) -> None:
+def test_a_plan_with_an_engine_for_each_size_becomes_one_engine(
+    swept: Path, tmp_path: Path, trtopt_cli: CommandLine
+) -> None:
+    plan = tmp_path / "digits.json"
+    make_plan([swept], plan, slo=SLO, rate=100.0, for_triton=True, timeout=0.01)
+    sizes = {1: "batch1", 3: "batch3", 8: "batch8"}
+    found = {one.plan.label: one for one in read_manifest(swept / "builds" / "fp32").engines}
+    path = f"{swept}/builds/fp32/"
+    engines = [
+        msgspec.structs.replace(
+            read_plan(plan).engines[0],
+            artifact=msgspec.structs.replace(found[label], path=path + found[label].path),
+        )
+        for label in sizes.values()
+    ]
+    policy = BatchPolicy(max_batch=8, max_delay_ms=1.0)
+    write_atomically(
+        plan, to_json(msgspec.structs.replace(read_plan(plan), engines=tuple(engines), policy=policy))
+    )
+    done = trtopt_cli("deploy", "triton", plan, "-o", "models")
+    assert done.returncode == 0, done.stderr
+    models = trtopt_cli.folder / "models"
+    assert run_as_triton(models) == [*range(1, 9)]
+    assert config_in(models).dynamic_batching.max_queue_delay_microseconds == 1000
+    told = (models / "digits" / "README.md").read_text("utf-8")
+    assert "The engine (batch1+2-3-3+4-8-8) was built" in told
+    assert "with engines for batch1, batch3, batch8" in told
+    assert sorted(one.name for one in trtopt_cli.folder.iterdir() if one.name.startswith(".")) == []
+
+
+def test_a_sweep_is_served_up_to_its_knee(swept: Path, tmp_path: Path) -> None:
+    trtopt.deploy(swept, tmp_path)
+    (choices,) = choices_of(read_sweep(swept))
+    config = config_in(tmp_path)
+    high = choices.knee.setting.batch
+    assert config.max_batch_size == (high if high > 1 else 0)
+    assert max(run_as_triton(tmp_path)) == config.max_batch_size
+
+
+@pytest.mark.parametrize("built", [{"batch": (1, 4)}, {"batch": 4}, {"batch": (2, 4, 4), "dynamic": True}])
+def test_a_build_folder_is_served_with_every_batch_size(built: dict[str, Any], tmp_path: Path) -> None:
+    trtopt.build(DIGITS, tmp_path / "digits", backend="onnxruntime", **built)
+    before = {one.name: one.read_bytes() for one in (tmp_path / "digits").iterdir()}
+    trtopt.deploy(tmp_path / "digits", tmp_path / "models")
+    assert run_as_triton(tmp_path / "models") == [1, 2, 3, 4]
+    assert before == {one.name: one.read_bytes() for one in (tmp_path / "digits").iterdir()}
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_batch_size_that_the_model_fixes_is_served_without_batching(size: int, tmp_path: Path) -> None:
+    model = onnx.load(DIGITS)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = size
+    onnx.save(model, tmp_path / "fixed.onnx")
+    trtopt.build(tmp_path / "fixed.onnx", tmp_path / "digits", backend="onnxruntime")
+    trtopt.deploy(tmp_path / "digits", tmp_path / "models")
+    config = config_in(tmp_path / "models")
+    assert (config.max_batch_size, [list(one.dims) for one in config.input]) == (0, [[size, 1, 8, 8]])
+    assert run_as_triton(tmp_path / "models") == [0]
+
+
+def test_a_sweep_over_lengths_names_the_build_that_can_be_deployed(
+    sequence_model: Path, trtopt_cli: CommandLine
+) -> None:
+    given = ("--backend", "onnxruntime", "--duration", "0.05", "--warmup", "0.01")
+    done = trtopt_cli("sweep", sequence_model, *given, "--batch", "1,2", "--axis", "length=4,8", "-o", "s")
+    assert done.returncode == 0, done.stderr
+    told = trtopt_cli.fails(2, "deploy", "triton", "s", "-o", "models")
+    (remedy,) = re.findall(r"trtopt (build .*)", told)
+    words = remedy.replace("MODEL.onnx", str(sequence_model)).replace("FOLDER", "digits").split()
+    assert trtopt_cli(*words, "--backend", "onnxruntime").returncode == 0
+    assert trtopt_cli("deploy", "triton", "digits", "-o", "models").returncode == 0
+    assert config_in(trtopt_cli.folder / "models").max_batch_size == 8
+    plan = ("plan", "s", "-o", "p.json", "--lengths", "4:0.5,8:0.5", "--slo", SLO, "--rate", "10")
+    assert trtopt_cli(*plan, "--for", "triton").returncode == 0
+    assert {*read_plan(trtopt_cli.folder / "p.json").buckets} == {8}
+    assert trtopt_cli("deploy", "triton", "p.json", "-o", "models").returncode == 0
+    assert [list(one.dims)[-2:] for one in config_in(trtopt_cli.folder / "models", "p").input] == [[8, 8]]
+
+
+@given(st.sets(st.integers(1, 60), min_size=1))
+def test_one_engine_has_a_profile_for_each_size_and_runs_every_size(sizes: set[int]) -> None:
+    model = read_onnx(DIGITS)
+    plans = make_plans(model, Recipe(batch=tuple(sizes)), Backend(name="tensorrt", version="10.1.0"))
+    high = max(sizes)
+    tuned = tuned_sizes(plans, high)
+    plan = for_all_batches(plans[-1], model, tuned)
+    assert tuned[-1] == high
+    assert {*tuned} <= sizes
+    assert len(sizes) > MAX_PROFILES or {*tuned} == sizes
+    assert len(plan.profiles) == len(tuned) <= MAX_PROFILES
+    assert [size for span in plan.spans for size in range(span.low, span.high + 1)] == [*range(1, high + 1)]
+    assert all(plan.profiles[span.profile].batch.opt == (span.high,) for span in plan.spans)
+
+
+def test_what_triton_cannot_run_is_refused(planned: Path, tmp_path: Path) -> None:
     engine = read_plan(planned).engines[0]
-    with pytest.raises(UsageError, match=r"engine that runs every batch size from 1 on\n  → .*--for triton"):
-        deploy_triton(changed(planned, engines=(engine, engine)), tmp_path)
     build = engine.artifact.plan
-    one = ShapeRange(min=(1,), opt=(1,), max=(1,))
-    fixed = msgspec.structs.replace(engine.artifact, plan=msgspec.structs.replace(build, batch=one))
-    with pytest.raises(UsageError, match="--for triton"):  # which would refuse it too
-        deploy_triton(changed(planned, engines=(msgspec.structs.replace(engine, artifact=fixed),)), tmp_path)
     rtx = msgspec.structs.replace(build, backend=Backend(name="tensorrt-rtx", version="1.2"))
     artifact = msgspec.structs.replace(engine.artifact, plan=rtx)
     with pytest.raises(UsageError, match="cannot run engines of tensorrt-rtx"):
-        deploy_triton(
+        trtopt.deploy(
             changed(planned, engines=(msgspec.structs.replace(engine, artifact=artifact),)), tmp_path
         )
     with pytest.raises(UsageError, match="not a model name"):
-        deploy_triton(planned, tmp_path, name="../up")
+        trtopt.deploy(planned, tmp_path, name="../up")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -279,17 +421,17 @@ def test_an_engine_that_is_not_the_plans_is_not_deployed(planned: Path, tmp_path
     path = on_tensorrt(planned, BatchPolicy(max_batch=16))
     (planned.parent / "batch.engine").write_bytes(b"another engine")
     with pytest.raises(ArtifactError, match="not the file that the plan vouches for"):
-        deploy_triton(path, tmp_path)
+        trtopt.deploy(path, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_others_wrote_into_a_models_readme_stays(planned: Path, tmp_path: Path) -> None:
-    deploy_triton(planned, tmp_path, name="digits")
+    trtopt.deploy(planned, tmp_path, name="digits")
     told = tmp_path / "digits" / "README.md"
     assert "# digits, version 1" in told.read_text("utf-8")
-    deploy_triton(planned, tmp_path, name="digits")
+    trtopt.deploy(planned, tmp_path, name="digits")
     assert "# digits, version 2" in told.read_text("utf-8")
     told.write_text("ours")
-    deploy_triton(planned, tmp_path, name="digits")
+    trtopt.deploy(planned, tmp_path, name="digits")
     assert told.read_text() == "ours"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["digits"]

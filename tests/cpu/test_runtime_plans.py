@@ -14,7 +14,6 @@ from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError
 from trtopt.records import to_json
 from trtopt.serving import EnginePool
-from trtopt.workflows.plan.plan import deploy_triton
 
 
 @pytest.fixture(scope="module")
@@ -57,5 +56,5 @@ def test_a_plan_under_which_nothing_could_run_is_refused(
     with pytest.raises(ArtifactError, match=f"edited.json: cannot be read as a plan: {told}"):
         EnginePool.open(path)
     with pytest.raises(ArtifactError, match=told):
-        deploy_triton(path, tmp_path / "models")
+        trtopt.deploy(path, tmp_path / "models")
     assert not (tmp_path / "models").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -34,17 +35,21 @@ def plan(request: PlanRequest, json: JsonOutput | None) -> None:
 
 @click.group(cls=Group)
 def deploy() -> None:
-    """Write a plan as a Triton model repository."""
+    """Write engines as a Triton model repository."""
 
 
 @deploy.command(request="serve.DeployRequest")
 def triton(request: DeployRequest) -> None:
-    """Write PLAN into a Triton model repository, as the next version of a model.
+    """Write an engine into a Triton model repository, as the next version of a model.
 
     Writes the engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README
-    with the commands to start a server and to load it. PLAN is what `trtopt plan --for triton` wrote.
+    with the commands to start a server and to load it. SOURCE is what `trtopt plan` wrote; a folder of
+    `trtopt sweep`, whose knee is served; or a build folder. Triton serves one engine, with batches of any
+    size: where SOURCE has an engine for each size, one is built with an optimisation profile for each.
     """
-    from trtopt.cli.console import say
-    from trtopt.workflows.plan.plan import deploy_triton
+    from trtopt.cli.console import listening, say
+    from trtopt.workflows.plan.deploy import deploy_triton
 
-    say(f"trtopt: written: {deploy_triton(request.plan, request.output, name=request.name)}", err=True)
+    with listening() as listener:
+        version = deploy_triton(replace(request, listener=listener))
+    say(f"trtopt: written: {version}", err=True)

@@ -7,8 +7,13 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from trtopt.options import Argument, Checked, Option, Output
+from trtopt.options import Argument, Option, Output
 from trtopt.requests.shared import UP_TO_A_WEEK, Request, parse_bytes, parse_server, parse_shares_of_lengths
+
+Trust = Annotated[
+    Sequence[str],
+    Option("Load this plugin, which engines need: native code.", metavar="LIB.so", is_path=True),
+]
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class PlanRequest(Request):
     for_triton: Annotated[
         bool,
         Option(
-            "Only setups that Triton's batcher supports.",
+            "Only setups that `trtopt deploy triton` can write.",
             flag="--for",
             metavar="[triton]",
             parse=parse_server,
@@ -82,10 +87,7 @@ class PlanRequest(Request):
             range=UP_TO_A_WEEK,
         ),
     ] = None
-    trust: Annotated[
-        Sequence[str],
-        Option("Load this plugin, which engines need: native code.", metavar="LIB.so", is_path=True),
-    ] = ()
+    trust: Trust = ()
     verify: Annotated[
         bool,
         Option("Run the plan under its load, and show prediction and measurement."),
@@ -93,12 +95,14 @@ class PlanRequest(Request):
 
 
 @dataclass(frozen=True)
-class DeployRequest(Checked):
-    """Which plan to write into which model repository."""
+class DeployRequest(Request):
+    """What to write into which model repository."""
 
-    plan: Annotated[str | Path, Argument("what `trtopt plan --for triton` wrote.")]
+    source: Annotated[
+        str | Path,
+        Argument("what `trtopt plan` wrote, or a folder of `trtopt sweep` or `trtopt build`."),
+    ]
     output: Annotated[str | Path, Output("The model repository's folder.", "folder")]
     _: KW_ONLY
-    name: Annotated[
-        str | None, Option("The model's name [default: that of PLAN's file].", metavar="NAME")
-    ] = None
+    name: Annotated[str | None, Option("The model's name [default: that of SOURCE].", metavar="NAME")] = None
+    trust: Trust = ()

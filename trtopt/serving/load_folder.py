@@ -77,7 +77,7 @@ def opening_of(path: Path) -> Opening:
         _check_build_folder(path)
         engines = read_manifest(path).engines
         return Opening(path, "manifest", engines, measured_latencies(path, engines))
-    plan = _read_plan(path)
+    plan = read_plan_at(path)
     engines = tuple(engine.artifact for engine in plan.engines)
     latencies = {engine.artifact.sha256: engine.latency_ms for engine in plan.engines}
     return Opening(path.parent, "plan", engines, latencies, plan.workers, plan.policy)
@@ -100,7 +100,7 @@ def _check_build_folder(path: Path) -> None:
         )
 
 
-def _read_plan(path: Path) -> BatchPlan:
+def read_plan_at(path: Path) -> BatchPlan:
     """As `read_plan`, for somebody who may have meant a build folder."""
     try:
         return read_plan(path)

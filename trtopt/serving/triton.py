@@ -1,19 +1,27 @@
-"""A plan as a model of Triton's: `config.pbtxt`, made of Triton's own schema."""
+"""An engine as a model of Triton's: `config.pbtxt`, made of Triton's own schema."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trtopt.errors import ArtifactError, BackendMissingError, UsageError
 from trtopt.extras import install
-from trtopt.records import Backend, BatchPlan, BuildPlan, EngineArtifact, TensorSpec
+from trtopt.records import (
+    Backend,
+    BatchPlan,
+    BatchPolicy,
+    BuildPlan,
+    EngineArtifact,
+    Shape,
+    TensorSpec,
+)
 from trtopt.records.tensors import TypedTensor
-from trtopt.targets import target_of
+from trtopt.targets import ONNXRUNTIME, TENSORRT, target_of
 
-_FILES = {"tensorrt": ("tensorrt_plan", "model.plan"), "onnxruntime": ("onnxruntime_onnx", "model.onnx")}
+_FILES = {TENSORRT: ("tensorrt_plan", "model.plan"), ONNXRUNTIME: ("onnxruntime_onnx", "model.onnx")}
 _TYPES = {
     "bool": "TYPE_BOOL",
     "float16": "TYPE_FP16",
@@ -27,54 +35,51 @@ _KEPT = ("max_batch_size", "platform", "input", "output")
 
 
 @dataclass(frozen=True)
-class TritonModel:
-    """The engine to copy, its name in the model's folder, and the text of `config.pbtxt`."""
+class Served:
+    """The engine that Triton is to run, and how: by a plan, or as a folder has it.
+
+    `samples` are the shapes of one sample, the longest. A batch size that the engine fixes is served as it
+    is: Triton batches only along an axis whose length varies (server issue 1105).
+    """
 
     engine: EngineArtifact
-    file: str
-    config: str
+    policy: BatchPolicy
+    workers: int
+    samples: Mapping[str, Shape]
+    plan: BatchPlan | None = None
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether Triton makes batches of requests."""
+        return not self.engine.plan.batch.is_fixed
 
 
-def triton_model(plan: BatchPlan, name: str) -> TritonModel:
-    """What Triton needs to serve the plan as the model of that name.
-
-    Triton batches only along an axis whose length varies (server issue 1105), and serves one engine a model:
-    a plan is deployed that has one engine for a range of batches, as `trtopt plan --for triton` chooses it.
-    """
+def triton_model(served: Served, name: str) -> tuple[str, str]:
+    """The engine's name in the model's folder, and the text of `config.pbtxt`, for the model of that name."""
     messages, text_format = _schema()
-    engine = plan.engines[0].artifact
+    engine, policy = served.engine, served.policy
     build, backend = engine.plan, engine.plan.backend.name
-    high = build.batch.max[0]
-    if backend not in _FILES:
-        raise UsageError(
-            f"Triton cannot run engines of {backend}", "plan with engines of tensorrt or onnxruntime"
-        )
-    reach = sum(span.high - span.low + 1 for span in build.spans)
-    if len(plan.engines) > 1 or reach != high or build.batch.min[0] == high:
-        names = ", ".join(one.artifact.plan.label for one in plan.engines)
-        raise UsageError(
-            f"the plan has {names}: Triton batches for one engine that runs every batch size from 1 on",
-            "plan again with --for triton, and with a build of --dynamic among the measured ones",
-        )
-    _check_batch_axes(engine)
     platform, file = _FILES[backend]
-    config = messages.ModelConfig(name=name, platform=platform, max_batch_size=plan.policy.max_batch)
+    batched = int(served.is_batched)
+    if batched:
+        check_batch_axes((*engine.inputs, *engine.outputs))
+    config = messages.ModelConfig(name=name, platform=platform, max_batch_size=batched * policy.max_batch)
     config.version_policy.latest.num_versions = 1
     for spec in engine.inputs:
         added = config.input.add(name=spec.name, data_type=_type(messages, spec))
         if spec.name in build.io_layouts:
             added.is_non_linear_format_io = True
-        _set_dims(added, _dims(build, spec))
+        _set_dims(added, _dims(build, spec)[batched:])
     for spec in engine.outputs:
         dims = [axis if isinstance(axis, int) else -1 for axis in spec.shape]
         added = config.output.add(name=spec.name, data_type=_type(messages, spec))
         if spec.name in build.io_layouts:
             added.is_non_linear_format_io = True
-        _set_dims(added, dims[1:])
+        _set_dims(added, dims[batched:])
     group = messages.ModelInstanceGroup
-    on_gpu = backend == "tensorrt"
+    on_gpu = backend == TENSORRT
     instances = config.instance_group.add(
-        count=plan.workers, kind=group.KIND_GPU if on_gpu else group.KIND_CPU
+        count=served.workers, kind=group.KIND_GPU if on_gpu else group.KIND_CPU
     )
     if on_gpu and build.multi_profile:
         instances.profile.extend(str(index) for index in range(len(build.multi_profile)))
@@ -82,12 +87,22 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
         config.optimization.cuda.graphs = True
         config.optimization.input_pinned_memory.enable = True
         config.optimization.output_pinned_memory.enable = True
-    batching = config.dynamic_batching
-    batching.preferred_batch_size.append(plan.policy.max_batch)
-    batching.max_queue_delay_microseconds = round(plan.policy.max_delay_ms * 1e3)
-    batching.default_queue_policy.max_queue_size = plan.policy.max_waiting
-    _add_warmup(config, messages, plan)
-    return TritonModel(engine, file, text_format.MessageToString(config))
+    if batched:
+        batching = config.dynamic_batching
+        batching.preferred_batch_size.append(policy.max_batch)
+        batching.max_queue_delay_microseconds = round(policy.max_delay_ms * 1e3)
+        batching.default_queue_policy.max_queue_size = policy.max_waiting
+    _add_warmup(config, messages, served)
+    return file, text_format.MessageToString(config)
+
+
+def check_backend(backend: Backend) -> None:
+    """Whether Triton runs engines of a backend."""
+    if backend.name not in _FILES:
+        raise UsageError(
+            f"Triton cannot run engines of {backend.name}",
+            "build or sweep with --backend tensorrt, on a machine with a GPU, or --backend onnxruntime",
+        )
 
 
 def check_successor(known: str, new: str, where: str) -> None:
@@ -123,19 +138,33 @@ def _type(messages: Any, spec: TensorSpec) -> Any:
     return messages.DataType.Value(_TYPES[spec.dtype])
 
 
-def _check_batch_axes(engine: EngineArtifact) -> None:
-    specs = (*engine.inputs, *engine.outputs)
+def check_one_length(axes: Mapping[str, Iterable[int]]) -> None:
+    """Whether requests have one length: at each, other engines serve them. `axes` has lengths by axis."""
+    lengths = {name: sorted(set(sizes)) for name, sizes in axes.items()}
+    if several := [name for name, sizes in lengths.items() if len(sizes) > 1]:
+        flags = " ".join(
+            f"--axis {shlex.quote(name)}={sizes[0]},{sizes[len(sizes) // 2]},{sizes[-1]}"
+            for name, sizes in lengths.items()
+        )
+        raise UsageError(
+            f"each length of {', '.join(several)} has engines of its own, and Triton serves one engine",
+            "build one for all lengths, and deploy its folder: trtopt build MODEL.onnx -o FOLDER --dynamic "
+            f"--batch 1,8 {flags}",
+        )
+
+
+def check_batch_axes(specs: Iterable[TensorSpec]) -> None:
+    """Whether Triton can make batches of what has these inputs and outputs."""
     if unbatched := [spec.name for spec in specs if not spec.shape or isinstance(spec.shape[0], int)]:
         raise UsageError(
-            f"{engine.plan.label}: {', '.join(map(repr, unbatched))} has no batch axis in front",
+            f"{', '.join(map(repr, unbatched))} has no batch axis in front",
             "Triton batches along axis 0 of every input and output: give the model such axes",
         )
 
 
 def _dims(build: BuildPlan, spec: TensorSpec) -> list[int]:
-    """What the engine admits along each axis but the batch; -1 where that is a range."""
-    shapes = build.shapes[spec.name]
-    return [low if low == high else -1 for low, high in zip(shapes.min[1:], shapes.max[1:], strict=True)]
+    """What the engine admits along each axis; -1 where that is a range."""
+    return [-1 if length is None else length for length in build.shapes[spec.name].fixed]
 
 
 def _set_dims(tensor: Any, dims: list[int]) -> None:
@@ -145,62 +174,89 @@ def _set_dims(tensor: Any, dims: list[int]) -> None:
         tensor.reshape.SetInParent()
 
 
-def _add_warmup(config: Any, messages: Any, plan: BatchPlan) -> None:
+def _add_warmup(config: Any, messages: Any, served: Served) -> None:
     """The smallest and the largest batch at the longest shape, on zeros, before the model is ready."""
-    engine, shapes = plan.engines[0].artifact, plan.buckets[max(plan.buckets)]
-    for batch in sorted({1, plan.policy.max_batch}):
+    for batch in sorted({1, served.policy.max_batch if served.is_batched else 1}):
         warmup = config.model_warmup.add(name=f"batch{batch}", batch_size=batch)
-        for spec in engine.inputs:
-            dims = list(shapes[spec.name]) or _ONE
+        for spec in served.engine.inputs:
+            whole = served.engine.plan.shapes[spec.name].max
+            dims = list(served.samples[spec.name] if served.is_batched else whole) or _ONE
             warmup.inputs[spec.name].CopyFrom(
                 messages.ModelWarmup.Input(data_type=_type(messages, spec), dims=dims, zero_data=True)
             )
 
 
-def readme(plan: BatchPlan, name: str, version: int, io: Sequence[TypedTensor] = ()) -> str:
-    """How to start a server on the repository, and how to load it as the plan was; `io` is the build's."""
-    engine = plan.engines[0].artifact
-    built = f"{engine.plan.backend} for {engine.device.name}"
-    cost = plan.prediction
-    gpus = " --gpus=all" if engine.plan.backend.name == "tensorrt" else ""
-    distribution = "constant" if plan.load.arrivals == "constant" else "poisson"
-    percentile = plan.goal.partition("=")[0].removeprefix("p").partition(".")[0]
-    p50, p99 = f"p50 {cost.p50.value:.3g} ms", f"p99 {cost.p99.value:.3g} ms"
-    interval = f"({cost.p99.low:.3g} to {cost.p99.high:.3g})"
+def readme(served: Served, name: str, version: int, io: Sequence[TypedTensor] = ()) -> str:
+    """How to start a server on the repository, and how to load it; `io` is the build's."""
+    engine = served.engine
+    backend = engine.plan.backend
+    gpus = " --gpus=all" if backend.name == TENSORRT else ""
     return f"""# {name}, version {version}
 
-Written by `trtopt deploy triton` from a plan for {plan.goal} at {plan.load.rate:,.4g} requests/s
-({plan.load.arrivals} arrivals). The engine was built by {built}: a server must have the
-same version and device.
+Written by `trtopt deploy triton`{_planned(served.plan)}.
+The engine ({engine.plan.label}) was built by {backend} for {engine.device.name}:
+a server must have the same version and device.
 
-Start a server ({_containers(engine.plan.backend)}):
+Start a server ({_containers(backend)}):
 
     docker run --rm{gpus} -p 8000:8000 -p 8001:8001 -p 8002:8002 \\
         -v "$PWD:/models" nvcr.io/nvidia/tritonserver:YY.MM-py3 tritonserver --model-repository=/models
 
-Load it at the plan's rate (perf_analyzer comes with the SDK's image and from PyPI):
+Load it (perf_analyzer comes with the SDK's image and from PyPI), {_how(served.plan)}:
 
-    perf_analyzer -m {name} -u localhost:8001 -i grpc{_inputs(plan)} \\
-        --request-rate-range={max(1, round(plan.load.rate))} --request-distribution={distribution} \\
-        --percentile={percentile} --measurement-interval=10000
+    perf_analyzer -m {name} -u localhost:8001 -i grpc{_inputs(served)} \\
+        {_load(served)} --measurement-interval=10000
 
-{_typed(io)}The plan predicts, for trtopt's own runtime and without a network: {p50}, {p99}
-{interval}, {cost.throughput.value:,.0f} requests/s. This was not measured on Triton.
-
-The newest version is served; to go back, set `version_policy` in config.pbtxt to
-`{{ specific {{ versions: [N] }} }}`.
+{_predicted(served)}{_typed(io)}The newest version is served; to go back, set `version_policy` in
+config.pbtxt to `{{ specific {{ versions: [N] }} }}`.
 """
 
 
-def _inputs(plan: BatchPlan) -> str:
-    """Options of perf_analyzer: lengths of open axes, and zeros for what may be indices, which it draws."""
-    engine, shapes = plan.engines[0].artifact, plan.buckets[max(plan.buckets)]
-    lengths = "".join(
-        " --shape " + shlex.quote(f"{spec.name}:{','.join(map(str, shapes[spec.name]))}")
-        for spec in engine.inputs
-        if -1 in _dims(engine.plan, spec)
+def _planned(plan: BatchPlan | None) -> str:
+    if plan is None:
+        return ""
+    return f" from a plan for {plan.goal} at {plan.load.rate:,.4g} requests/s ({plan.load.arrivals} arrivals)"
+
+
+def _how(plan: BatchPlan | None) -> str:
+    return "at the plan's rate" if plan else "with every batch full"
+
+
+def _load(served: Served) -> str:
+    """Options of perf_analyzer: the plan's load, or twice as many requests as run at a time."""
+    plan = served.plan
+    if plan is None:
+        batch = served.policy.max_batch if served.is_batched else 1
+        return f"--concurrency-range={2 * batch * served.workers}"
+    distribution = "constant" if plan.load.arrivals == "constant" else "poisson"
+    percentile = plan.goal.partition("=")[0].removeprefix("p").partition(".")[0]
+    return (
+        f"--request-rate-range={max(1, round(plan.load.rate))} --request-distribution={distribution} "
+        f"--percentile={percentile}"
     )
-    has_integers = any("int" in spec.dtype for spec in engine.inputs)
+
+
+def _predicted(served: Served) -> str:
+    if (plan := served.plan) is None:
+        return ""
+    made, planned = plan.prediction, {one.artifact.sha256: one.artifact.plan.label for one in plan.engines}
+    engines = "" if served.engine.sha256 in planned else f", with engines for {', '.join(planned.values())}"
+    return f"""The plan predicts, for trtopt's own runtime and without a network{engines}:
+p50 {made.p50.value:.3g} ms, p99 {made.p99.value:.3g} ms ({made.p99.low:.3g} to {made.p99.high:.3g}), \
+{made.throughput.value:,.0f} requests/s. This was not measured on Triton.
+
+"""
+
+
+def _inputs(served: Served) -> str:
+    """Options of perf_analyzer: lengths of open axes, and zeros for what may be indices, which it draws."""
+    inputs = served.engine.inputs
+    lengths = "".join(
+        " --shape " + shlex.quote(f"{spec.name}:{','.join(map(str, served.samples[spec.name]))}")
+        for spec in inputs
+        if -1 in _dims(served.engine.plan, spec)[1:]
+    )
+    has_integers = any("int" in spec.dtype for spec in inputs)
     return lengths + " --input-data=zero" * has_integers
 
 
@@ -213,6 +269,6 @@ def _typed(io: Sequence[TypedTensor]) -> str:
 
 def _containers(backend: Backend) -> str:
     """Which releases YY.MM of the container have the backend's version."""
-    if backend.name != "tensorrt":
+    if backend.name != TENSORRT:
         return "YY.MM: 24.05 or newer"
     return f"YY.MM: {target_of(backend).triton_releases}, the one whose notes name {backend}"

@@ -58,7 +58,7 @@ def test_a_file_of_another_format_says_what_to_do_with_it(file: str, remedy: str
     [
         (["quantize"], "trtopt quantize -o FILE --precision int8|fp8|int4 [OPTIONS] MODEL"),
         (["plan"], "trtopt plan -o FILE --slo pN=LIMIT [OPTIONS] SWEEP..."),
-        (["deploy", "triton"], "trtopt deploy triton -o FOLDER [OPTIONS] PLAN"),
+        (["deploy", "triton"], "trtopt deploy triton -o FOLDER [OPTIONS] SOURCE"),
         (["build"], "trtopt build [OPTIONS] [MODEL]"),
     ],
 )

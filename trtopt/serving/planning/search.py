@@ -171,7 +171,7 @@ MAX_ENGINES = 4
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a plan must keep. `for_triton`: one engine that runs every batch size."""
+    """What a plan must keep. `for_triton`: engines of one length, of which one engine can be made."""
 
     goal: Goal
     memory_bytes: int | None = None
@@ -258,7 +258,7 @@ class Search:
             shares = demand.shares_of(fleet)
             if shares is None:
                 continue
-            if bounds.for_triton and not (len(fleet.engines) == 1 and fleet.engines[0].is_for_triton):
+            if bounds.for_triton and len(fleet.lengths) > 1:
                 continue
             for max_batch in fleet.largest_batches():
                 if not all(fleet.batches_used(max_batch)):

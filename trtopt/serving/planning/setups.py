@@ -237,14 +237,6 @@ class MeasuredEngine:
         return any(curve.low < self.largest for curve in self._all_curves)
 
     @property
-    def is_for_triton(self) -> bool:
-        """Whether it runs every batch size from 1 to the largest, as Triton makes them."""
-        return self.is_dynamic and all(
-            [curve.low for curve in curves] == [1, *(curve.high + 1 for curve in curves[:-1])]
-            for curves in self.curves.values()
-        )
-
-    @property
     def _all_curves(self) -> list[Curve]:
         return [curve for curves in self.curves.values() for curve in curves]
 

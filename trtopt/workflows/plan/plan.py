@@ -1,23 +1,21 @@
-"""From measurements to a plan of how to serve, and from a plan into a model repository of Triton's."""
+"""From measurements to a plan of how to serve."""
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import DeviceError, IncompatibleEngineError, UsageError
-from trtopt.files.atomic import lock, write_atomically
-from trtopt.files.manifests import is_build_folder, read_manifest, read_plan, read_verified
-from trtopt.files.outputs import check_output, hashed_kind, json_kind, with_hash, write_output
+from trtopt.errors import DeviceError, IncompatibleEngineError
+from trtopt.files.atomic import write_atomically
+from trtopt.files.outputs import json_kind, write_output
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, to_json
 from trtopt.requests.serve import PlanRequest
 from trtopt.serving.planning.search import Bounds, Demand, Outcome, Search, nothing_keeps
-from trtopt.serving.planning.setups import NO_COST, Costs, MeasuredEngine
+from trtopt.serving.planning.setups import NO_COST, Costs, MeasuredEngine, Setup
 from trtopt.serving.planning.simulation import Recorded
-from trtopt.serving.triton import check_successor, readme, triton_model
+from trtopt.serving.triton import check_backend
 from trtopt.workflows.plan.sources import (
     Measured,
     bounds_of,
@@ -38,6 +36,8 @@ def plan(
     bounds = bounds_of(request)
     read = read_arrivals(request.arrivals)
     measured = read_measured([Path(source) for source in request.sources])
+    if request.for_triton:
+        check_backend(measured.environment.backend)
     shares = shares_of(measured, read.process, request.lengths or {})
     rate = request.rate
     if rate is None and isinstance(read.process, Recorded):
@@ -74,7 +74,7 @@ def plan(
         memory_bytes=setup.memory_bytes(),
         serving_cost=setup.cost,
         prediction=chosen.prediction,
-        notes=(*notes, *_notes_on(measured)),
+        notes=(*notes, *_notes_on(measured), *_notes_on_triton(request, setup)),
     )
     write_output(output, to_json(made), json_kind("trtopt.plan"))
     if request.verify:
@@ -111,6 +111,17 @@ def _notes_on(measured: Measured) -> list[str]:
     ]
 
 
+def _notes_on_triton(request: PlanRequest, setup: Setup) -> list[str]:
+    engines = setup.fleet.engines
+    is_served = len(engines) == 1 and (engines[0].is_dynamic or engines[0].largest == 1)
+    if not request.for_triton or is_served:
+        return []
+    return [
+        "`trtopt deploy triton` builds one engine for all batch sizes, with an optimisation profile for each "
+        "of these engines; the prediction is of these"
+    ]
+
+
 def _plan_engine(engine: MeasuredEngine, output: Path, measured: Measured) -> PlannedEngine:
     artifact = measured.artifacts[engine.sha256]
     file = measured.folders[engine.sha256] / artifact.path
@@ -122,44 +133,3 @@ def _plan_engine(engine: MeasuredEngine, output: Path, measured: Measured) -> Pl
         precision=engine.family,
         latency_ms=tuple(pair for curve in longest for pair in curve.offer.latency_ms),
     )
-
-
-CONFIG = "config.pbtxt"
-_IN_CONFIG, _IN_README = "# {}", "<!-- {} -->"
-_CONFIG, _README = hashed_kind("a config", _IN_CONFIG), hashed_kind("a README", _IN_README)
-
-
-def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None = None) -> Path:
-    """Write the plan at `path` into a model repository as the next version of the model `name`.
-
-    Args:
-        path: what `trtopt plan -o` wrote.
-        repository: a folder, new or with models in it.
-        name: of the model [default: the plan's file without its suffix].
-
-    Returns:
-        The folder of the new version.
-    """
-    path = Path(path)
-    name = name if name is not None else path.stem
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise UsageError(f"--name {name!r}: not a model name", "give --name of letters, digits, _, - and .")
-    plan = read_plan(path)
-    model = triton_model(plan, name)
-    content = read_verified(path.parent / model.engine.path, model.engine.sha256, "plan")
-    build = (path.parent / model.engine.path).parent
-    io = read_manifest(build).io if is_build_folder(build) else ()
-    folder = Path(repository) / name
-    with lock(folder):
-        config = folder / CONFIG
-        if config.is_file():
-            check_successor(config.read_text("utf-8", errors="replace"), model.config, str(config))
-        version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
-        if folder.is_dir():
-            check_output(config, _CONFIG)
-        write_atomically(folder / str(version) / model.file, content)
-        readme_file = folder / "README.md"  # others' words in it stay
-        if not readme_file.exists() or (readme_file.is_file() and _README.is_own(readme_file)):
-            write_atomically(readme_file, with_hash(readme(plan, name, version, io), _IN_README))
-        write_output(config, with_hash(model.config, _IN_CONFIG), _CONFIG)
-    return folder / str(version)

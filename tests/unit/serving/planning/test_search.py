@@ -142,11 +142,13 @@ def test_a_memory_bound_is_not_kept_by_engines_that_no_one_measured() -> None:
 
 
 @pytest.mark.usefixtures("brief")
-def test_for_triton_there_is_one_engine_with_a_range_of_batches() -> None:
-    dynamic = engine(8, {1: 1.5, 8: 4.0})
-    found = Search([*ENGINES, dynamic]).best(at(500), Bounds(GOAL, for_triton=True))
-    assert found.chosen is not None
-    assert found.chosen.setup.fleet.name == "fp16 batch1-8"
+def test_for_triton_requests_have_one_length() -> None:
+    search = Search([engine(1, 1.0, length=128), engine(1, 8.0, length=384)])
+    lengths = Demand("poisson", 10, {128: 0.9, 384: 0.1})
+    for for_triton, served in ((False, (128, 384)), (True, (384,))):
+        found = search.best(lengths, Bounds(GOAL, for_triton=for_triton)).chosen
+        assert found is not None
+        assert found.setup.fleet.lengths == served
 
 
 @pytest.mark.usefixtures("brief")

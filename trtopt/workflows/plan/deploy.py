@@ -1,0 +1,216 @@
+"""From a plan, a sweep or a build folder into a model repository of Triton's, with the engine it needs."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from trtopt.builder.shapes import batch_name, over_all, profiles_for
+from trtopt.device.backends import open_builder
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.files.atomic import lock, scratch_beside, write_atomically
+from trtopt.files.manifests import check_plugins, is_build_folder, read_manifest, read_verified
+from trtopt.files.outputs import check_output, hashed_kind, with_hash, write_output
+from trtopt.measure.analysis.sweep_points import choices_of
+from trtopt.printable import counted
+from trtopt.recipe import Recipe
+from trtopt.records import (
+    MAX_PROFILES,
+    BatchPlan,
+    BatchPolicy,
+    BuildPlan,
+    EngineArtifact,
+    OnnxArtifact,
+    Shape,
+)
+from trtopt.requests.serve import DeployRequest
+from trtopt.serving.load_folder import read_plan_at
+from trtopt.serving.triton import (
+    Served,
+    check_backend,
+    check_batch_axes,
+    check_one_length,
+    check_successor,
+    readme,
+    triton_model,
+)
+from trtopt.workflows.build.folder import verified_graphs
+from trtopt.workflows.listener import Listener
+from trtopt.workflows.sweep.folder import is_sweep, read_sweep
+from trtopt.workflows.workbench import Workbench
+
+CONFIG = "config.pbtxt"
+_IN_CONFIG, _IN_README = "# {}", "<!-- {} -->"
+_CONFIG, _README = hashed_kind("a config", _IN_CONFIG), hashed_kind("a README", _IN_README)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Engines of one model, each in its build folder, that are to be served as one, and how."""
+
+    engines: Sequence[tuple[Path, EngineArtifact]]
+    policy: BatchPolicy
+    workers: int = 1
+    plan: BatchPlan | None = None
+
+    @property
+    def largest(self) -> tuple[Path, EngineArtifact]:
+        """Whose graph is served: an engine has one."""
+        return max(self.engines, key=lambda one: one[1].plan.batch.max)
+
+
+def deploy_triton(request: DeployRequest) -> Path:
+    """Write an engine into a model repository, as the next version of a model; see `trtopt.deploy`."""
+    source, repository = Path(request.source), Path(request.output)
+    name = source.resolve().stem if request.name is None else request.name
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise UsageError(f"--name {name!r}: not a model name", "give --name of letters, digits, _, - and .")
+    if not source.is_dir():
+        chosen = _of_plan(source)
+    elif is_sweep(source):
+        chosen = _of_sweep(source, request.listener)
+    else:
+        chosen = _of_build(source)
+    build, largest = chosen.largest
+    check_backend(largest.plan.backend)
+    io = read_manifest(build).io if is_build_folder(build) else ()
+    folder = repository / name
+    with lock(folder):  # what cannot be written is found before anything is built
+        config = folder / CONFIG
+        engine, content = _engine_for(chosen, config, request)
+        samples: dict[str, Shape] = {name: shape.max[1:] for name, shape in engine.plan.shapes.items()}
+        if chosen.plan is not None:
+            (samples,) = chosen.plan.buckets.values()
+        served = Served(engine, chosen.policy, chosen.workers, samples, chosen.plan)
+        file, text = triton_model(served, name)
+        if config.is_file():
+            check_successor(config.read_text("utf-8", errors="replace"), text, str(config))
+        version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
+        if folder.is_dir():
+            check_output(config, _CONFIG)
+        write_atomically(folder / str(version) / file, content)
+        readme_file = folder / "README.md"  # others' words in it stay
+        if not readme_file.exists() or (readme_file.is_file() and _README.is_own(readme_file)):
+            write_atomically(readme_file, with_hash(readme(served, name, version, io), _IN_README))
+        write_output(config, with_hash(text, _IN_CONFIG), _CONFIG)
+    return folder / str(version)
+
+
+def _of_build(folder: Path) -> _Chosen:
+    """All engines of a build folder; batches are made of what waits."""
+    engines = [(folder, engine) for engine in read_manifest(folder).engines]
+    largest = max(engine.plan.batch.max[0] for _, engine in engines)
+    return _Chosen(engines, BatchPolicy(max_batch=largest, max_delay_ms=0.0))
+
+
+def _of_plan(path: Path) -> _Chosen:
+    plan, engines = read_plan_at(path), []
+    check_one_length({"NAME": plan.buckets})
+    for one in plan.engines:
+        file = path.parent / one.artifact.path
+        engines.append((file.parent, msgspec.structs.replace(one.artifact, path=file.name)))
+    return _Chosen(engines, plan.policy, plan.workers, plan)
+
+
+def _of_sweep(folder: Path, listener: Listener) -> _Chosen:
+    """The precision and the streams of the knee, and the batch sizes up to its."""
+    report = read_sweep(folder)
+    choices = choices_of(report)
+    if not choices:
+        raise UsageError(f"{folder}: nothing has been measured there", "sweep again, and see what failed")
+    knee = choices[0].knee
+    build = folder / str(knee.build)
+    check_one_length({name: [one.axes[name] for one in choices] for name in knee.setting.axes})
+    hashes = {
+        one.engine.sha256
+        for one in report.measured
+        if one.engine and one.build == knee.build and one.setting.batch <= knee.setting.batch
+    }
+    engines = [(build, one) for one in read_manifest(build).engines if one.sha256 in hashes]
+    if not engines:
+        raise ArtifactError(
+            f"{folder}: {knee.label} was measured on another engine than {build} has (hashes differ)",
+            "sweep again into another folder",
+        )
+    listener.note(
+        f"{knee.label}: the most samples/s for its latency; for a bound, plan: trtopt plan "
+        f"{shlex.quote(str(folder))} -o plan.json --slo p99=10ms"
+    )
+    return _Chosen(engines, BatchPolicy(max_batch=knee.setting.batch, max_delay_ms=0.0), knee.setting.streams)
+
+
+# ── one engine for all batch sizes ──────────────────────────────────────────────────────────────────────
+
+
+def _engine_for(chosen: _Chosen, config: Path, request: DeployRequest) -> tuple[EngineArtifact, bytes]:
+    """The engine to serve, with its content: one that is there and runs what Triton requests, or a new one.
+
+    Triton makes batches of any size up to the largest. Where the model fixes the batch it makes none.
+    """
+    build, engine = chosen.largest
+    plan, high = engine.plan, chosen.policy.max_batch
+    reach = sum(span.high - span.low + 1 for span in plan.spans)
+    if len(chosen.engines) == 1 and (high == 1 or reach == plan.batch.max[0] > 1):
+        return engine, _verified(chosen)
+    manifest = read_manifest(build)
+    graph = next(one for one in verified_graphs(build, manifest) if one.sha256 == plan.onnx_sha256)
+    if graph.fixed_batch is not None:
+        request.listener.note(
+            f"the model fixes batch {graph.fixed_batch}: served without batching, as many rows a request; "
+            f"`trtopt rewrite --dynamic-batch` makes it dynamic"
+        )
+        return engine, _verified(chosen)
+    check_batch_axes((*graph.inputs, *graph.outputs))
+    check_plugins([engine], request.trust)
+    if config.exists():
+        check_output(config, _CONFIG)
+    if len({one.plan.onnx_sha256 for _, one in chosen.engines}) > 1:
+        request.listener.note(f"one engine has one graph: that of {plan.label} serves all batch sizes")
+    builder = open_builder(plan.backend.name)
+    whole = for_all_batches(plan, graph, tuned_sizes([one.plan for _, one in chosen.engines], high))
+    request.listener.note(
+        f"building one engine with {counted(len(whole.profiles), 'optimisation profile')}, {whole.label}: "
+        "Triton serves one engine, with batches of any size"
+    )
+    with scratch_beside(config.parent.parent) as scratch:
+        bench = Workbench(builder=builder, listener=request.listener).with_caches(Recipe(), scratch, None)
+        (made,) = bench.build_again((graph,), (whole,), scratch)
+        return made, (scratch / made.path).read_bytes()
+
+
+def _verified(chosen: _Chosen) -> bytes:
+    build, engine = chosen.largest
+    return read_verified(build / engine.path, engine.sha256, "plan" if chosen.plan else "manifest")
+
+
+def tuned_sizes(plans: Sequence[BuildPlan], high: int) -> list[int]:
+    """The batch sizes up to `high` that engines are tuned for or end at; of too many some, evenly."""
+    ranges = [profile.batch for plan in plans for profile in plan.profiles]
+    sizes = sorted({high, *(size for one in ranges for size in (*one.opt, *one.max) if size < high)})
+    return sizes[:: -math.ceil(len(sizes) / MAX_PROFILES)][::-1]
+
+
+def for_all_batches(plan: BuildPlan, graph: OnnxArtifact, sizes: Sequence[int]) -> BuildPlan:
+    """An engine with a profile tuned for each size, which reaches down to the size before."""
+    lengths = {
+        f"{spec.name}.{index}": [end[index] for end in (shape.min, shape.opt, shape.max)]
+        for spec in graph.inputs
+        for index, axis in enumerate(spec.shape)
+        if index and isinstance(axis, str) and axis != batch_name(graph.inputs)
+        for shape in (plan.shapes[spec.name],)
+    }
+    ranges = [(below + 1, size, size) for below, size in zip((0, *sizes), sizes, strict=False)]
+    profiles = profiles_for(graph, ranges, (), lengths)
+    reach = over_all(profiles)
+    return msgspec.structs.replace(
+        plan,
+        batch=reach.batch,
+        shapes=reach.shapes,
+        multi_profile=profiles if len(profiles) > 1 else (),
+    )
