@@ -29,6 +29,7 @@ from trtopt.records import (
     Manifest,
     OnnxArtifact,
     ProfileReport,
+    ReduceReport,
     SweepReport,
     TensorSpec,
 )
@@ -48,6 +49,7 @@ from trtopt.requests.models import (
     InspectRequest,
     LintRequest,
     QuantizeRequest,
+    ReduceRequest,
     RewriteRequest,
 )
 from trtopt.requests.serve import DeployRequest, PlanRequest
@@ -70,6 +72,7 @@ from trtopt.workflows.precision.check import check as run_check
 from trtopt.workflows.precision.quantize import quantize as run_quantize
 from trtopt.workflows.profile.profile import profile as run_profile
 from trtopt.workflows.provenance import command_line, now, survey
+from trtopt.workflows.reduce import reduce as run_reduce
 from trtopt.workflows.report import PAGE, collect, default_output, differences_of
 from trtopt.workflows.sweep.folder import is_sweep, read_sweep
 from trtopt.workflows.sweep.sweep import sweep as run_sweep
@@ -95,6 +98,7 @@ __all__ = [
     "plan",
     "profile",
     "quantize",
+    "reduce",
     "report",
     "rewrite",
     "summarise",
@@ -529,6 +533,28 @@ def inspect(request: InspectRequest) -> Inspection:
         'images'
     """
     return run_inspect(request, request.listener.note)[0]
+
+
+@keywords_of(ReduceRequest)
+def reduce(request: ReduceRequest) -> ReduceReport:
+    """Find the smallest part of a model that still fails as the whole does.
+
+    Returns:
+        The nodes that are left and the failure that they show; the model and its inputs are in files.
+
+    Raises:
+        UsageError: parameters that are wrong or contradict each other.
+        ModelError: the model cannot be used, or does not fail.
+        MeasurementError: the failure comes and goes.
+        TrtoptError: anything else, with what to do. Nothing is left under the output's name.
+
+    Example:
+        >>> import trtopt
+        >>> report = trtopt.reduce("model.onnx", "part.onnx", condition="! grep -q Gemm {model}")
+        >>> [node.op for node in report.nodes]
+        ['Gemm']
+    """
+    return run_reduce(request, request.listener)
 
 
 @keywords_of(LintRequest)

@@ -34,6 +34,7 @@ JOBS = (
     "plan",
     "profile",
     "quantize",
+    "reduce",
     "report",
     "rewrite",
     "sweep",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         InspectRequest,
         LintRequest,
         QuantizeRequest,
+        ReduceRequest,
         RewriteRequest,
     )
 
@@ -295,3 +296,19 @@ def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
     show_result(json, report)
     if report.verdict == "not met":
         raise click.exceptions.Exit(NOT_MET)
+
+
+@command("models.ReduceRequest")
+@json_option("trtopt.reduce")
+def reduce(request: ReduceRequest, json: JsonOutput | None) -> None:
+    """Find the smallest part of a model that still fails.
+
+    It fails as MODEL does, on the inputs that are written next to it. A run that was stopped continues where
+    it was: its journal is next to the output.
+    """
+    from trtopt.cli.console import listening, show_result
+    from trtopt.workflows.reduce import reduce as run
+
+    with listening() as listener:
+        report = run(request, listener)
+    show_result(json, report)

@@ -181,9 +181,10 @@ class NpzReader:
         return array.reshape(shape, order="F" if member.fortran else "C")
 
 
-def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], comment: bytes = b"") -> None:
     """Write arrays of any names; `numpy.savez` takes none that is called like one of its own arguments."""
     with zipfile.ZipFile(path, "w") as archive:
+        archive.comment = comment
         for name, array in arrays.items():
             if "\0" in name or len(name.encode()) > _MAX_NAME_BYTES:
                 raise DataError(

@@ -22,6 +22,7 @@ from trtopt.onnxio.external_data import size_in_bytes
 from trtopt.onnxio.graph_walk import reads_of, refill
 from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import ModelFile, array_of, runnable
+from trtopt.onnxio.node_subset import with_nodes
 from trtopt.onnxio.shape_inference import LARGE_BYTES
 from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
 from trtopt.precision.placement.draft import Precision, attribute, is_op
@@ -93,16 +94,9 @@ def _part(model: onnx.ModelProto, names: Sequence[str], given: Set[str]) -> tupl
         if not needed.isdisjoint(node.output) and given.isdisjoint(node.output):
             nodes.append(node)
             needed |= reads_of(node)
-    part = deepcopy(model)
-    graph = part.graph
-    default = {item.name for item in graph.initializer}
-    inputs = [item for item in graph.input if item.name in needed or item.name not in default]
-    for field in (graph.input, graph.node, graph.initializer, graph.value_info, graph.output):
-        del field[:]
-    graph.input.extend(inputs)
-    graph.node.extend(reversed(nodes))
-    graph.initializer.extend(item for item in model.graph.initializer if item.name in needed)
-    graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    default = {item.name for item in model.graph.initializer}
+    inputs = [item for item in model.graph.input if item.name in needed or item.name not in default]
+    part = with_nodes(model, nodes[::-1], inputs, map(onnx.helper.make_empty_tensor_value_info, names))
     return part, sorted(needed & given)
 
 

@@ -2,9 +2,9 @@
 
 First sensitivity: each group of nodes alone in low precision, all others high. Kept in that order, the most
 sensitive first, a short run of groups that meets the bound is found by doubling and halving. Then delta
-debugging (Zeller and Hildebrandt's ddmin) drops whatever is not needed: it tries arbitrary subsets and
-takes nothing to be monotone, so that nodes that hurt only together, or cancel one another, are found too.
-Groups are runs of nodes in the order of the graph; those that are left are split down to single nodes.
+debugging drops whatever is not needed: it tries arbitrary subsets and takes nothing to be monotone, so that
+nodes that hurt only together, or cancel one another, are found too. Groups are runs of nodes in the order of
+the graph; those that are left are split down to single nodes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from math import ceil
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
+Holds = Callable[[Sequence[_Item]], bool]
 Names = frozenset[str]
 Evaluate = Callable[[Names], float]
 """From the nodes that are kept in higher precision to the error, as a share of what is allowed."""
@@ -125,12 +126,16 @@ class _Search:
         while size > 1:
             most_groups = max(2, self._most // _SHARE_FOR_RANKING)
             size = max(1, min(ceil(len(left) / most_groups), size // 2))
-            needed = self._minimal(self._enough(self._ranked(_cut(left, size))))
+            ranked = self._ranked(_cut(left, size))
+            needed = minimal(short_start(ranked, self._suffices), self._suffices)
             left = [name for unit in needed for name in unit]
         settled = frozenset(left)
         while (best := self._best()) is not None and best.kept != settled:
             names = [name for name in self._shares if name in best.kept]
-            settled = _union(self._minimal(_cut(names, 1)))
+            settled = _union(minimal(_cut(names, 1), self._suffices))
+
+    def _suffices(self, units: Sequence[Sequence[str]]) -> bool:
+        return self.meets(_union(units))
 
     def _ranked(self, units: list[list[str]]) -> list[list[str]]:
         """The units with the largest error alone in low precision first."""
@@ -139,35 +144,38 @@ class _Search:
             self._alone[alone] = self.error(self._everything - alone)
         return sorted(units, key=lambda unit: -self._alone[frozenset(unit)])
 
-    def _enough(self, units: list[list[str]]) -> list[list[str]]:
-        """A short run of the first units that meets the bound; all of them together do."""
-        short, long = 0, 1
-        while long < len(units) and not self.meets(_union(units[:long])):
-            short, long = long, 2 * long
-        long = min(long, len(units))
-        while long - short > 1:
-            middle = (short + long) // 2
-            short, long = (short, middle) if self.meets(_union(units[:middle])) else (middle, long)
-        return units[:long]
 
-    def _minimal(self, units: list[list[str]]) -> list[list[str]]:
-        """Units of which none can be dropped, out of units that meet the bound together."""
-        parts = 2
-        while len(units) > 1:
-            chunks = _cut(units, ceil(len(units) / parts))
-            rests = [[unit for unit in units if unit not in chunk] for chunk in reversed(chunks)]
-            if (chunk := self._first_good(chunks)) is not None:
-                units, parts = chunk, 2
-            elif (rest := self._first_good(rests)) is not None:
-                units, parts = rest, max(2, parts - 1)
-            elif parts >= len(units):
-                break
-            else:
-                parts = min(len(units), 2 * parts)
-        return units
+def short_start(items: Sequence[_Item], holds: Holds[_Item]) -> Sequence[_Item]:
+    """A short run of the first items for which this holds, as it does for all of them."""
+    short, long = 0, 1
+    while long < len(items) and not holds(items[:long]):
+        short, long = long, 2 * long
+    long = min(long, len(items))
+    while long - short > 1:
+        middle = (short + long) // 2
+        short, long = (short, middle) if holds(items[:middle]) else (middle, long)
+    return items[:long]
 
-    def _first_good(self, candidates: Sequence[list[list[str]]]) -> list[list[str]] | None:
-        return next((units for units in candidates if self.meets(_union(units))), None)
+
+def minimal(items: Sequence[_Item], holds: Holds[_Item]) -> Sequence[_Item]:
+    """Items of which none can be dropped, out of those for which this holds together.
+
+    Zeller and Hildebrandt's ddmin.
+    """
+    parts = 2
+    while len(items) > 1:
+        size = ceil(len(items) / parts)
+        chunks = _cut(items, size)
+        rests = [[*items[:start], *items[start + size :]] for start in range(0, len(items), size)]
+        if (chunk := next(filter(holds, chunks), None)) is not None:
+            items, parts = chunk, 2
+        elif (rest := next(filter(holds, reversed(rests)), None)) is not None:
+            items, parts = rest, max(2, parts - 1)
+        elif parts >= len(items):
+            break
+        else:
+            parts = min(len(items), 2 * parts)
+    return items
 
 
 def _union(units: Sequence[Sequence[str]]) -> Names:

@@ -1,4 +1,4 @@
-"""The requests on graphs: `export`, `inspect`, `rewrite`, `cast`, `quantize`, `check`, `bisect`."""
+"""The requests on graphs: `export`, `inspect`, `rewrite`, `cast`, `quantize`, `check`, `bisect`, `reduce`."""
 
 from __future__ import annotations
 
@@ -380,3 +380,45 @@ class BisectRequest(shared.BoundsOptions):
     max_evaluations: Annotated[
         int, Option("Maximum number of node sets to evaluate.", range=(FEWEST, 100_000))
     ] = 200
+
+
+CONDITIONS = ("fails", "wrong", "unfused", "unfused:FUSION", "slower:MS")
+"""What `--while` may be, besides a command."""
+
+
+@dataclass(frozen=True)
+class ReduceRequest(shared.BoundsOptions):
+    """Which model to reduce, and what has to stay."""
+
+    model: shared.OnnxFile
+    output: Annotated[
+        str | Path,
+        Output("File to write the reduced model to; its inputs are written next to it (.npz).", "model"),
+    ]
+    _: KW_ONLY
+    condition: Annotated[
+        str,
+        Option(
+            "The failure to keep: fails (to build or to run: refused, crashed, hung), wrong (outputs against "
+            "ONNX Runtime), unfused or unfused:Conv+Relu, slower:2.5 (ms), or a command with {model}, and "
+            "perhaps {data}, that exits with 1 to 124 where the failure is there, with 0 where it is not.",
+            flag="--while",
+            metavar="CONDITION|COMMAND",
+            names=lambda: CONDITIONS[:4],
+        ),
+    ]
+    data: Annotated[shared.Data, shared.samples("Inputs to fail on [default: seeded random ones]")] = None
+    backend: Annotated[
+        shared.BackendName,
+        Option("What to build with [default: auto, the best here; without a GPU the CPU, not for `fails`]."),
+    ] = "auto"
+    profile: Annotated[shared.Profile, "A recipe for the engines."] = None
+    timeout: Annotated[
+        float,
+        Option(
+            "Seconds that a build, a run or the command may take; beyond that it hangs.",
+            metavar="S",
+            range=shared.UP_TO_A_DAY,
+        ),
+    ] = 300.0
+    max_steps: Annotated[int, Option("Maximum number of models to try.", range=(FEWEST, 100_000))] = 1000

@@ -10,12 +10,13 @@ from trtopt.cli.main import cli
 from trtopt.errors import InvalidModelError
 from trtopt.onnxio.model_info import load_graph
 
-READERS = ["optimize", "build", "lint", "rewrite", "cast", "quantize", "bisect", "sweep", "tune"]
+READERS = ["optimize", "build", "lint", "rewrite", "cast", "quantize", "bisect", "reduce", "sweep", "tune"]
 NEEDED = {
     "cast": ["-o", "out.onnx"],
     "quantize": ["-o", "out.onnx", "--precision", "int8"],
     "rewrite": ["-o", "out.onnx"],
     "bisect": ["--precision", "fp16"],
+    "reduce": ["-o", "out.onnx", "--while", "fails"],
 }
 
 

@@ -52,7 +52,19 @@ def model(tmp_path: Path) -> str:
 # ── one spelling ────────────────────────────────────────────────────────────────────────────────────────
 
 
-SAMPLES = ("build", "bench", "profile", "compare", "check", "sweep", "quantize", "bisect", "cast", "rewrite")
+SAMPLES = (
+    "build",
+    "bench",
+    "profile",
+    "compare",
+    "check",
+    "sweep",
+    "quantize",
+    "bisect",
+    "reduce",
+    "cast",
+    "rewrite",
+)
 HELP = {name: CliRunner().invoke(command(name), ["--help-all"]).output for name in COMMANDS}
 
 
@@ -63,7 +75,7 @@ def test_samples_are_data_everywhere(name: str) -> None:
     assert name == "bisect" or "--calib" not in HELP[name]
 
 
-@pytest.mark.parametrize("name", ["build", "sweep", "bisect"])
+@pytest.mark.parametrize("name", ["build", "sweep", "bisect", "reduce"])
 def test_recipes_are_recipes_everywhere(name: str) -> None:
     assert "--recipe NAME|FILE" in HELP[name]
     assert "--profile" not in HELP[name]

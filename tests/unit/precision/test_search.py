@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, strategies as st
 
-from trtopt.precision.search import Found, Names, Trial, front, search
+from trtopt.precision.search import Found, Names, Trial, front, minimal, search, short_start
 
 NODES = [f"n{index}" for index in range(12)]
 PLENTY = 10_000
@@ -166,3 +166,19 @@ def test_on_the_front_none_is_beaten_and_every_trial_is_matched(trials: list[Tri
     assert [item.error for item in kept] == sorted({item.error for item in kept}, reverse=True)
     for trial in trials:
         assert any(item.cost <= trial.cost and item.error <= trial.error for item in kept)
+
+
+@given(st.lists(st.frozensets(st.sampled_from(range(12)), min_size=1), min_size=1, max_size=3))
+def test_ddmin_leaves_nothing_that_can_be_dropped(causes: list[frozenset[int]]) -> None:
+    """Any of several sets of items makes it hold, whatever else is there."""
+
+    def holds(items: Sequence[int]) -> bool:
+        return any(cause <= set(items) for cause in causes)
+
+    first = short_start(range(12), holds)
+    assert list(first) == list(range(len(first)))
+    assert holds(first)
+    assert not holds(first[:-1])
+    left = minimal(first, holds)
+    assert holds(left)
+    assert not any(holds([item for item in left if item != one]) for one in left)

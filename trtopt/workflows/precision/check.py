@@ -37,6 +37,7 @@ from trtopt.precision.bounds import Bounds, accuracy_alarms, violations
 from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model
 from trtopt.precision.running import opening_bytes
 from trtopt.printable import visible
+from trtopt.processes import OnProgress
 from trtopt.recipe import ANY_SIZES, Recipe, batch_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
 from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference, TaskScore
@@ -217,15 +218,9 @@ class Checker:
                 flags = shape_flags(sizes)
                 shapes = shapes_at(there.inputs, engine.plan, size, flags, sizes.axes)
                 write_npz(data, random_batch(self._specs, shapes))
-            job = OutputsJob(
-                path=str((there.folder / engine.path).absolute()),
-                artifact=engine,
-                inputs=self._specs,
-                data=str(data),
-                batch=size,
-                folder=str(scratch),
+            batches = run_engine(
+                there, engine, size, data, scratch, self._specs, self._executor, limit_s, listener.progress
             )
-            batches = run_job(job, self._executor, limit_s=limit_s, on_progress=listener.progress)
             outputs = (read_npz(outputs_file(scratch, index)) for index in range(batches))
             backend = str(engine.plan.backend)
             alike = self._filled_for(engine, size)
@@ -294,6 +289,32 @@ class Checker:
             task=self._task.score() if self._task is not None else None,
             violations=violations(results, self._bounds),
         )
+
+
+def run_engine(
+    there: ResolvedEngines,
+    engine: EngineArtifact,
+    size: int,
+    data: str | Path,
+    folder: Path,
+    inputs: Sequence[TensorSpec],
+    executor: Executor = THIS_HOST,
+    limit_s: float | None = None,
+    on_progress: OnProgress = SILENT.progress,
+) -> int:
+    """Have an engine run over the data, of which `inputs` are taken; returns how many batches there were.
+
+    Their outputs are in `folder` then.
+    """
+    job = OutputsJob(
+        path=str((there.folder / engine.path).absolute()),
+        artifact=engine,
+        inputs=tuple(inputs),
+        data=str(data),
+        batch=size,
+        folder=str(folder),
+    )
+    return run_job(job, executor, limit_s=limit_s, on_progress=on_progress)
 
 
 def _takes_alike(spec: TensorSpec, reference: TensorSpec) -> bool:

@@ -1,0 +1,94 @@
+"""A model of some nodes of another: what the others made becomes inputs, or constants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
+
+import onnx
+
+from trtopt.onnxio.graph_walk import graphs_of, reads_of, refill, subgraphs_of
+
+Ends = Mapping[str, onnx.ValueInfoProto | onnx.TensorProto]
+_OF_SHAPES = {"Shape", "Size"}
+_DRAWN = {
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+}
+
+
+def with_nodes(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto],
+) -> onnx.ModelProto:
+    """A copy of the model with this graph, and of its initializers those that something reads."""
+    part, outputs = deepcopy(model), tuple(outputs)
+    read = {item.name for item in outputs}.union(*map(reads_of, nodes))
+    refill(part.graph.input, inputs)
+    refill(part.graph.node, nodes)
+    refill(part.graph.output, outputs)
+    refill(part.graph.initializer, [item for item in model.graph.initializer if item.name in read])
+    del part.graph.value_info[:]
+    return part
+
+
+def subset_of(model: onnx.ModelProto, kept: Collection[int], ends: Ends) -> onnx.ModelProto | None:
+    """The model of the nodes with these places; None where `ends` lacks a tensor to begin with, or
+    where they make nothing that is read.
+
+    Its outputs are those of the model that it makes, and what only nodes that are left out read. Nodes with
+    subgraphs stay whole.
+    """
+    graph = model.graph
+    nodes = [graph.node[place] for place in sorted(kept)]
+    made = {name for node in nodes for name in node.output if name}
+    read = set[str]().union(*map(reads_of, nodes))
+    needed = read - made - _held_by(graph)
+    if not needed <= ends.keys():
+        return None
+    wanted = {item.name: item for item in graph.output}
+    read_elsewhere = set[str]().union(
+        *(reads_of(node) for place, node in enumerate(graph.node) if place not in kept)
+    )
+    outputs = [
+        _declared(name, ends, wanted.get(name))
+        for node in nodes
+        for name in node.output
+        if name in wanted or (name in read_elsewhere and name not in read)
+    ]
+    if not outputs:
+        return None
+    before = [*(item.name for item in graph.input), *(name for node in graph.node for name in node.output)]
+    starts = [ends[name] for name in dict.fromkeys(before) if name in needed]
+    part = with_nodes(model, nodes, [one for one in starts if isinstance(one, onnx.ValueInfoProto)], outputs)
+    part.graph.initializer.extend(one for one in starts if isinstance(one, onnx.TensorProto))
+    return part
+
+
+def _held_by(graph: onnx.GraphProto) -> set[str]:
+    return {item.name for item in graph.initializer} | {item.values.name for item in graph.sparse_initializer}
+
+
+def _declared(name: str, ends: Ends, own: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto:
+    end = ends.get(name)
+    if isinstance(end, onnx.TensorProto):
+        return onnx.helper.make_tensor_value_info(name, end.data_type, list(end.dims))
+    return end or own or onnx.helper.make_empty_tensor_value_info(name)
+
+
+def constant_tensors(graph: onnx.GraphProto, *, fixed_shapes: bool) -> set[str]:
+    """Tensors whose values no input changes: made of weights, or of shapes where these are fixed."""
+    known = _held_by(graph)
+    for node in graph.node:
+        inner = (one for own in subgraphs_of(node) for part in graphs_of(own) for one in part.node)
+        if any(one.op_type in _DRAWN for one in (node, *inner)):
+            continue
+        if (fixed_shapes and node.op_type in _OF_SHAPES) or reads_of(node) <= known:
+            known.update(filter(None, node.output))
+    return known

@@ -1,0 +1,619 @@
+"""From a model that fails to a smallest part of it that fails alike, by cutting and delta debugging."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import IO, TypeAlias
+
+import msgspec
+import numpy as np
+import onnx
+
+from trtopt.builder.shapes import batch_name
+from trtopt.data.feeds import Feed, from_data, on_seeded, seeded, source_of, specs_of
+from trtopt.data.random_inputs import random_batch
+from trtopt.data.readers import Arrays, write_npz
+from trtopt.data.source import fingerprint_of
+from trtopt.device.backends import choose_for_building, choose_for_running, open_builder
+from trtopt.device.ort.reference import CannotRun
+from trtopt.errors import (
+    BackendMissingError,
+    MeasurementError,
+    ModelError,
+    NoGpuError,
+    OutputError,
+    TrtoptError,
+    UsageError,
+)
+from trtopt.files.atomic import lock, scratch_folder
+from trtopt.files.outputs import Kind, check_output, kind_beginning
+from trtopt.onnxio import model_file
+from trtopt.onnxio.graph_walk import name_of
+from trtopt.onnxio.model_file import MODEL, ModelFile, array_of, spooled
+from trtopt.onnxio.model_info import dtype_name, read_onnx
+from trtopt.onnxio.node_subset import Ends, constant_tensors, subset_of
+from trtopt.onnxio.prepare import prepare
+from trtopt.onnxio.shape_inference import inferred, skeleton_at, types_of
+from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds
+from trtopt.precision.observe import shards_of
+from trtopt.precision.running import part_of
+from trtopt.precision.search import minimal, short_start
+from trtopt.records import ReducedNode, ReduceReport, Symptom, TensorSpec, Unfused
+from trtopt.records.base import Record, to_json
+from trtopt.records.precision import Violation
+from trtopt.requests.measure import ProfileRequest
+from trtopt.requests.models import CONDITIONS, ReduceRequest
+from trtopt.requests.recipe import make_recipe
+from trtopt.version import __version__
+from trtopt.workflows.bench.resolve_engines import engines_of_build, points
+from trtopt.workflows.build.build import build
+from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.precision.check import Checker, run_engine
+from trtopt.workflows.profile.profile import profile
+from trtopt.workflows.provenance import command_line, now
+
+_HEADER = b'{"schema":"trtopt.reduce-journal/1"}\n'
+_WRITTEN_BY = b"written by trtopt reduce"
+_CANNOT_JUDGE, _NOT_RUN, _BY_SIGNAL = 125, (126, 127), 128
+"""What a command's exit codes mean, as for `git bisect run`, and what a shell adds to a signal's number."""
+_LAST_WORDS_BYTES = 4096
+_SECONDS = 0.5
+"""For which engines are measured."""
+Judge: TypeAlias = "Callable[[Part], tuple[Symptom, ...]]"
+
+
+def _has_comment(path: Path) -> bool:
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        return archive.comment == _WRITTEN_BY
+    return False
+
+
+INPUTS = Kind("inputs of a reduced model", _has_comment)
+JOURNAL = kind_beginning("the journal of a reduction", _HEADER)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A model to judge in a folder of its own, the inputs to run it on, and the sizes of its open axes."""
+
+    model: Path
+    data: Path
+    sizes: dict[str, object]
+    folder: Path
+
+
+def reduce(request: ReduceRequest, listener: Listener = SILENT) -> ReduceReport:
+    """Find a smallest part of a model that fails as the whole does; see `trtopt.reduce`."""
+    began = time.perf_counter()
+    source, out = Path(request.model), Path(request.output)
+    inputs, journal = out.with_suffix(".npz"), out.with_name(f"{out.name}.journal")
+    judge, backend = _judge_for(request)
+    if out.resolve() == source.resolve():
+        raise UsageError("the output would replace the model itself", "choose another place with -o")
+    for path, kind in ((out, MODEL), (inputs, INPUTS), (journal, JOURNAL)):
+        check_output(path, kind)
+    artifact, model = read_onnx(source), model_file.load(source)
+    model = replace(model, proto=prepare(model.proto)[0])
+    data = fingerprint_of(request.data) if request.data is not None else ""
+    options = (request.condition, request.bounds.given, request.profile, request.timeout)
+    terms = repr((__version__, backend, artifact.sha256, data, options))
+    with scratch_folder() as scratch, lock(journal), closing(Journal(journal, terms)) as done:
+        listener.phase(source.name, "recording the values of its tensors")
+        values, notes = _record(model, request.data, scratch)
+        trials = Trials(model, values, judge, scratch, done, request.max_steps, listener)
+        try:
+            found = trials.reduce()
+        except (UsageError, ModelError, MeasurementError):  # run again it would read the same
+            journal.unlink()
+            raise
+        part = trials.part(found.kept, scratch, fixed=found.fixed)
+        assert part is not None
+        model_file.save(model_file.load(part.model), out, beside=(inputs, part.data.read_bytes()))
+        if found.minimal:
+            journal.unlink()
+    nodes = [model.proto.graph.node[place] for place in found.kept]
+    return ReduceReport(
+        created=now(),
+        argv=command_line(),
+        model=str(source),
+        model_sha256=artifact.sha256,
+        out=str(out),
+        data=str(inputs),
+        condition=request.condition,
+        backend=backend,
+        symptom=found.symptom,
+        others=found.others,
+        nodes_before=len(model.proto.graph.node),
+        nodes=tuple(ReducedNode(name=node.name, op=node.op_type) for node in nodes),
+        fixed_shapes=found.fixed and trials.is_open,
+        minimal=found.minimal,
+        steps=trials.steps,
+        resumed=trials.resumed,
+        notes=tuple(notes),
+        seconds=round(time.perf_counter() - began, 3),
+    )
+
+
+# ── values of tensors ───────────────────────────────────────────────────────────────────────────────────
+
+_MAPPED_BYTES = 1 << 20
+"""Arrays from this size on lie in files."""
+_NO_ARRAYS = {
+    number
+    for name, number in onnx.TensorProto.DataType.items()
+    if name.startswith(("FLOAT4", "FLOAT8", "INT4", "UINT4"))
+}
+"""Types whose values ONNX Runtime gives no one."""
+
+
+def _record(model: ModelFile, data: str | Path | None, folder: Path) -> tuple[Arrays, list[str]]:
+    """The values of every tensor for one batch of inputs, and notes.
+
+    Behind the first node that ONNX Runtime cannot run they are random, where shapes are known.
+    """
+    nodes, types = model.proto.graph.node, types_of(model.proto)
+
+    def run(feed: Arrays, count: int = len(nodes)) -> Arrays:
+        made_so_far = (name for node in nodes[:count] for name in node.output if name)
+        names = [name for name in made_so_far if types.get(name) not in _NO_ARRAYS]
+        made: Arrays = {}
+        for shard in shards_of(model, source_of((Feed("", feed),)), names) if names else ():
+            for name, array in part_of(model, shard).run(feed).items():
+                if not isinstance(array, np.ndarray) or array.dtype.kind in "OSU":
+                    continue  # only numbers can become inputs
+                is_large = array.nbytes >= _MAPPED_BYTES
+                made[name] = array_of(spooled(array, name, folder), folder) if is_large else array
+        return feed | made
+
+    feed = from_data(data, model.proto).values if data is not None else None
+    try:
+        if feed is not None:
+            return run(feed), []
+        return on_seeded(model.proto, lambda feeds: run(feeds[0].values)), []
+    except ModelError as error:
+        reason = error.summary
+    feed = seeded(model.proto)[0].values if feed is None else feed
+    known, refused = feed, len(nodes)
+    runs = 0
+    while refused - runs > 1:
+        middle = (runs + refused) // 2
+        try:
+            known, runs = run(feed, middle), middle
+        except CannotRun:
+            refused = middle
+    specs = _specs_at(model.proto, feed)
+    unknown = [specs[name] for name in specs.keys() - known.keys()]
+    guessed = random_batch(unknown, {spec.name: tuple(map(int, spec.shape)) for spec in unknown})
+    return known | guessed, [f"values behind {name_of(nodes[runs])!r} are random: {reason}"]
+
+
+def _specs_at(model: onnx.ModelProto, feed: Arrays) -> dict[str, TensorSpec]:
+    """The tensors whose types and shapes follow from those of the inputs."""
+    graph = inferred(skeleton_at(model, {name: array.shape for name, array in feed.items()})).graph
+    specs = {}
+    for item in (*graph.value_info, *graph.output):
+        tensor = item.type.tensor_type
+        dtype = dtype_name(tensor.elem_type)
+        if tensor.HasField("shape") and dtype not in ("unknown", "object"):
+            axes = tensor.shape.dim
+            if all(axis.HasField("dim_value") for axis in axes):
+                shape = tuple(axis.dim_value for axis in axes)
+                specs[item.name] = TensorSpec(name=item.name, dtype=dtype, shape=shape)
+    return specs
+
+
+def _lengths(model: onnx.ModelProto, values: Arrays) -> dict[str, int]:
+    """The named axes of the model's inputs, with their lengths."""
+    return {
+        axis: values[spec.name].shape[place]
+        for spec in specs_of(model)
+        for place, axis in enumerate(spec.shape)
+        if isinstance(axis, str) and axis != "?"
+    }
+
+
+def _ends(model: onnx.ModelProto, values: Arrays, *, fixed: bool) -> Ends:
+    """What tensors become where a part begins: constants if no input changes them, else inputs.
+
+    Not `fixed`, axes keep the names that the model's inputs give them.
+    """
+    constants = constant_tensors(model.graph, fixed_shapes=fixed)
+    lengths = {} if fixed else _lengths(model, values)
+    graph = inferred(model).graph if lengths else onnx.GraphProto()
+    declared = {item.name: item.type.tensor_type.shape.dim for item in (*graph.input, *graph.value_info)}
+    ends: dict[str, onnx.ValueInfoProto | onnx.TensorProto] = {}
+    for name, array in values.items():
+        if name in constants:
+            ends[name] = onnx.numpy_helper.from_array(np.asarray(array), name)
+            continue
+        axes = [axis.dim_param for axis in declared.get(name, ())]
+        axes = axes if len(axes) == array.ndim else [""] * array.ndim
+        shape = [
+            axis if lengths.get(axis) == length else length
+            for axis, length in zip(axes, array.shape, strict=True)
+        ]
+        dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        ends[name] = onnx.helper.make_tensor_value_info(name, dtype, shape)
+    return ends
+
+
+# ── the search ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """A line of the journal: what a model showed."""
+
+    key: str
+    symptoms: tuple[Symptom, ...]
+
+
+class Journal:
+    """What each model that was tried has shown, in a file that a killed run leaves behind for the next.
+
+    Steps of other models, conditions or options are there under other keys.
+    """
+
+    def __init__(self, path: Path, terms: str) -> None:
+        self._terms = terms
+        self._file = path.open("a+b")
+        self._file.seek(0)
+        header, *lines = self._file.read().splitlines(keepends=True) or [b""]  # JOURNAL, or new
+        self._found: dict[str, tuple[Symptom, ...]] = {}
+        end = len(header)
+        for line in lines:
+            try:
+                step = msgspec.json.decode(line, type=Step)
+            except msgspec.DecodeError:  # it was being written when the run was killed
+                break
+            self._found[step.key] = step.symptoms
+            end += len(line)
+        self._file.truncate(end)
+        if not header:
+            self._write(_HEADER)
+
+    def key(self, *subject: object) -> str:
+        """The key of a step."""
+        return hashlib.sha256(f"{self._terms} {subject!r}".encode()).hexdigest()[:32]
+
+    def get(self, key: str) -> tuple[Symptom, ...] | None:
+        """What a step found, if it was done."""
+        return self._found.get(key)
+
+    def add(self, key: str, symptoms: tuple[Symptom, ...]) -> None:
+        """Note what a step found, on the disk."""
+        self._write(to_json(Step(key=key, symptoms=symptoms), indent=None))
+
+    def close(self) -> None:
+        """Close the file, which stays."""
+        self._file.close()
+
+    def _write(self, text: bytes) -> None:
+        self._file.write(text)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+class _Spent(Exception):
+    """No step is left."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The places of the nodes that are left, and how they fail."""
+
+    kept: tuple[int, ...]
+    fixed: bool
+    symptom: Symptom
+    others: tuple[Symptom, ...]
+    minimal: bool
+
+
+class Trials:
+    """Parts of a model, each judged once.
+
+    `steps` counts them, `resumed` those that the journal had; `is_open`: an input leaves an axis open.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        values: Arrays,
+        judge: Judge,
+        scratch: Path,
+        journal: Journal,
+        most: int,
+        listener: Listener,
+    ) -> None:
+        self.steps = self.resumed = 0
+        self._model, self._values, self._judge, self._scratch = model, values, judge, scratch
+        self._journal, self._most, self._listener = journal, most, listener
+        graph = model.proto.graph
+        self._whole = tuple(range(len(graph.node)))
+        self._names = set(values) | {name_of(node) for node in graph.node}
+        self._names |= {item.name for item in (*graph.initializer, *graph.output)}
+        self.is_open = bool(_lengths(model.proto, values))
+        self._ends_of: dict[bool, Ends] = {}
+        self._seen: dict[str, tuple[Symptom, ...]] = {}
+
+    def reduce(self) -> Found:
+        """A part of which no node can be left out, or the smallest that was found in all steps."""
+        self._listener.plans(["reduce"])
+        seen = self.symptoms(self._whole, fixed=not self.is_open)
+        if not seen:
+            raise ModelError(
+                "the model does not fail like that, so there is nothing to reduce",
+                "try it on the data that it fails on (--data), the backend (--backend), or another --while",
+            )
+        again = {_look(one) for one in self.symptoms(self._whole, fixed=not self.is_open, turn=1)}
+        symptom = next((one for one in seen if _look(one) in again), None)
+        if symptom is None:
+            raise MeasurementError(
+                f"the failure comes and goes: {seen[0].detail}", "find what makes it fail every time first"
+            )
+        self._kept, self._symptom = self._whole, symptom
+        self._failing = [(self._whole, not self.is_open)]
+        self._fixed = True  # open axes are kept open only where the failure needs them
+        try:
+            self._fixed = not self.is_open or self._holds(self._whole)
+            self._narrow()
+            is_minimal = True
+        except _Spent:
+            is_minimal = False
+        others = tuple(one for one in seen if _look(one) != _look(symptom))
+        for kept, fixed in sorted(self._failing, key=lambda one: len(one[0])):
+            shown = self.symptoms(kept, fixed=fixed, turn=2)  # what was measured may not fail each time
+            if found := next((one for one in shown if _look(one) == _look(symptom)), None):
+                is_smallest = len(kept) == len(self._kept)
+                return Found(kept, fixed, found, others, is_minimal and is_smallest)
+        raise MeasurementError(
+            f"the failure comes and goes: {seen[0].detail}", "find what makes it fail every time first"
+        )
+
+    def _narrow(self) -> None:
+        named = set(_words(self._symptom.detail))
+        nodes = self._model.proto.graph.node
+        hinted = [place for place in self._whole if name_of(nodes[place]) in named]
+        if not (hinted and self._holds(hinted)):
+            first = short_start(self._whole, self._holds)
+            short_start(first[::-1], self._holds)
+        minimal(self._kept, self._holds)
+
+    def _holds(self, kept: Sequence[int]) -> bool:
+        """Whether these nodes fail as the whole model does."""
+        if not kept:
+            return False
+        found = self.symptoms(kept, fixed=self._fixed)
+        if _look(self._symptom) not in map(_look, found):
+            return False
+        if len(kept) <= len(self._kept):
+            self._kept = tuple(sorted(kept))
+        self._failing.append((tuple(sorted(kept)), self._fixed))
+        return True
+
+    def symptoms(self, kept: Collection[int], *, fixed: bool, turn: int = 0) -> tuple[Symptom, ...]:
+        """How a part fails; each `turn` is a run of its own."""
+        key = self._journal.key(sorted(kept), fixed, turn)
+        if key in self._seen:
+            return self._seen[key]
+        if self.steps >= self._most and not turn:
+            raise _Spent
+        self.steps += 1
+        text = f"step {self.steps}: {len(kept)} of {len(self._whole)} nodes"
+        self._listener.progress(0, text, None)
+        found = self._journal.get(key)
+        if found is not None:
+            self.resumed += 1
+        else:
+            with tempfile.TemporaryDirectory(dir=self._scratch) as name:
+                part = self.part(kept, Path(name), fixed=fixed)
+                is_whole = len(kept) == len(self._whole)
+                found = self._look_at(part, is_whole=is_whole) if part is not None else ()
+            self._journal.add(key, found)
+        self._seen[key] = found
+        return found
+
+    def _look_at(self, part: Part, *, is_whole: bool) -> tuple[Symptom, ...]:
+        try:
+            found = self._judge(part)
+        except (OutputError, BackendMissingError, NoGpuError):
+            raise
+        except TrtoptError as error:
+            if is_whole and isinstance(error, UsageError):
+                raise
+            text = f"{type(error).__name__}: {error.summary}"
+            found = (Symptom(kind="error", signature=text, detail=text),)
+        return tuple(
+            msgspec.structs.replace(
+                one, signature=self._stem(one.signature, part), detail=_shown(one.detail, part)
+            )
+            for one in found
+        )
+
+    def _stem(self, text: str, part: Part) -> str:
+        """A message without the model's names, without numbers and paths: what two failures share."""
+        words = _WORD.sub(
+            lambda word: "NAME" if word[0].strip(".:") in self._names else word[0], _shown(text, part)
+        )
+        return _NUMBERS.sub("#", words)
+
+    def part(self, kept: Collection[int], folder: Path, *, fixed: bool) -> Part | None:
+        """The model of these nodes with its inputs in `folder`; None where it cannot begin where they do."""
+        if fixed not in self._ends_of:
+            self._ends_of[fixed] = _ends(self._model.proto, self._values, fixed=fixed)
+        proto = subset_of(self._model.proto, kept, self._ends_of[fixed])
+        if proto is None:
+            return None
+        part = Part(folder / "model.onnx", folder / "inputs.npz", _sizes(proto, self._values), folder)
+        model_file.save(replace(self._model, proto=proto), part.model)
+        write_npz(part.data, {one.name: self._values[one.name] for one in proto.graph.input}, _WRITTEN_BY)
+        return part
+
+
+_WORD = re.compile(r"""[^\s'"`,;()\[\]{}=]+""")
+_NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]+|\d+(?:\.\d+)*(?:e[+-]?\d+)?)(?:[\s,x×]+\d+)*")
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip(".:") for word in _WORD.findall(text)]
+
+
+def _look(symptom: Symptom) -> tuple[str, str]:
+    return symptom.kind, symptom.signature
+
+
+def _shown(text: str, part: Part) -> str:
+    return text.replace(str(part.model), "the model").replace(str(part.folder), "the folder")
+
+
+def _sizes(model: onnx.ModelProto, values: Arrays) -> dict[str, object]:
+    """The options of a build for the lengths of a model's inputs."""
+    specs, lengths = specs_of(model), _lengths(model, values)
+    first = next((values[spec.name].shape[0] for spec in specs if spec.shape), None)
+    is_open = [spec for spec in specs if spec.shape and isinstance(spec.shape[0], str)]
+    batch = values[is_open[0].name].shape[0] if is_open else first
+    own = batch_name(specs)
+    later = {str(axis) for spec in specs for axis in spec.shape[1:]} & lengths.keys()
+    axes = {name: (lengths[name],) for name in later if name != own}
+    return {"batch": None if batch is None else (batch,), "axes": axes or None}
+
+
+# ── conditions ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
+    """What shows whether a model fails as requested, and what it builds with."""
+    text = request.condition
+    if "{model}" in text:
+        reason = "has no effect, because a command judges"
+        if request.backend != "auto" or request.profile is not None:
+            flag = "--backend" if request.profile is None else "--recipe"
+            raise UsageError(f"{flag}: {reason}", "write it into the command")
+        _check_bounds(request, "a command judges")
+        return partial(_run_command, text, request.timeout), None
+    kind, colon, value = text.partition(":")
+    limit_ms = _number(value) if kind == "slower" else 0.0
+    if kind not in _KINDS or limit_ms is None or (colon and (kind in ("fails", "wrong") or not value)):
+        raise UsageError(
+            f"--while {text!r}: no such condition",
+            f"choose among {', '.join(CONDITIONS)}, or give a command that reads the file {{model}}: "
+            "--while 'python check.py {model}'",
+        )
+    if kind != "wrong":
+        _check_bounds(request, f"{kind} compares no outputs")
+    chosen = (choose_for_building if kind == "fails" else choose_for_running)(request.backend)
+    builder = open_builder(chosen.name)
+    runs = choose_for_running(None, chosen.name).name == chosen.name
+    bounds = request.bounds if request.bounds.any else DEFAULT_BOUNDS
+    make_recipe(request.profile, {})  # a mistake in it is found before any work
+
+    def judge(part: Part) -> tuple[Symptom, ...]:
+        own = {"rewrite": "none", "backend": chosen.name, "build_timeout": request.timeout}
+        recipe = make_recipe(request.profile, {**own, **part.sizes})
+        folder = part.folder / "engines"
+        manifest = build(part.model, folder, recipe)
+        there = engines_of_build(folder, manifest, manifest.engines)
+        ((engine, size), *_) = points(manifest.engines, None)
+        if kind == "wrong":
+            checker = Checker(part.model, None, bounds)
+            checked = checker.engine(there, engine, size, part.data, SILENT, request.timeout)
+            return tuple(map(_wrong, checked.violations))
+        if kind == "fails":
+            if runs:
+                run_engine(
+                    there, engine, size, part.data, part.folder, manifest.onnx.inputs, limit_s=request.timeout
+                )
+            return ()
+        found = profile(
+            ProfileRequest(folder, data=part.data, duration=_SECONDS, timeout=request.timeout)
+        ).engines[0]
+        if kind == "slower":
+            latency = found.latency_ms or found.sum_ms
+            detail = f"{latency:.3f} ms"
+            return (Symptom(kind="slow", signature="", detail=detail),) if latency > limit_ms else ()
+        return tuple(_unfused(one) for one in found.unfused if value in ("", one.fusion))
+
+    return judge, str(builder.backend)
+
+
+_KINDS = ("fails", "wrong", "unfused", "slower")
+DEFAULT_BOUNDS = Bounds(min_cosine=LEAST_COSINE, min_sqnr=LEAST_SQNR_DB)
+"""What outputs must meet unless other bounds are given: where trtopt raises an alarm."""
+
+
+def _check_bounds(request: ReduceRequest, reason: str) -> None:
+    if request.bounds.any:
+        flag = next(iter(request.bounds.given)).replace("_", "-")
+        raise UsageError(f"--{flag}: has no effect, because {reason}", "omit it, or give --while wrong")
+
+
+def _number(text: str) -> float | None:
+    with suppress(ValueError):
+        return number if (number := float(text)) > 0 else None
+    return None
+
+
+def _wrong(violation: Violation) -> Symptom:
+    is_finite = violation.measure not in ("NaN or infinite values", "finite values")
+    return Symptom(
+        kind="wrong output",
+        signature="values" if is_finite else "NaN or infinite values",
+        detail=f"{violation.measure} of {violation.output!r} is {violation.found:.6g}, "
+        f"the bound is {violation.bound:g}",
+    )
+
+
+def _unfused(one: Unfused) -> Symptom:
+    detail = f"{', '.join(one.nodes)} did not become one layer ({one.fusion}): {one.reason}, {one.detail}"
+    return Symptom(kind="unfused", signature=f"{one.fusion}: {one.reason}", detail=detail)
+
+
+def _run_command(text: str, limit_s: float, part: Part) -> tuple[Symptom, ...]:
+    """Run the user's command on a part, in a process group of its own: its exit code says whether it fails.
+
+    The first symptom holds its last words too; where these change from run to run the second is left.
+    """
+    paths = {"{model}": part.model, "{data}": part.data}
+    line = re.sub(r"\{(?:model|data)\}", lambda one: shlex.quote(str(paths[one[0]])), text)
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            ["sh", "-c", line],
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return (Symptom(kind="hang", signature="", detail=f"not done after {limit_s:g} s"),)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it started, too
+            process.wait()
+        words = _last_line(said) or _last_line(printed)
+    if status in (0, _CANNOT_JUDGE):
+        return ()
+    if status in _NOT_RUN:
+        raise UsageError(f"the command cannot be run: {words or line}", "try it by hand on the model")
+    number = status - _BY_SIGNAL if status > _BY_SIGNAL else -status
+    how = f"signal {number}" if number > 0 else f"exit {status}"
+    texts = [f"{how}: {words}", how] if words else [how]
+    return tuple(Symptom(kind="exit code", signature=one, detail=texts[0]) for one in texts)
+
+
+def _last_line(file: IO[bytes]) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+    return file.read().decode(errors="replace").strip().rpartition("\n")[2]
