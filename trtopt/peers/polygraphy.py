@@ -145,7 +145,15 @@ def _sanitize(line: _Line) -> list[list[str]]:
         line.notes.append("--no-fold-shapes: no effect here without --fold-constants")
     if "--fold-constants" in line:
         rules = [*([] if "--no-fold-shapes" in line else ["fold-shapes"]), "fold-constants", *rules]
-    return [["rewrite", line.model, "-o", line.file("-o"), "--rules", ",".join(rules), *_data(line)]]
+    words = ["rewrite", line.model, "-o", line.file("-o"), "--rules", ",".join(rules), *_data(line)]
+    for name, shape in _shapes(line.by_name.get("--override-input-shapes")).items():
+        words += ["--shape", f"{name}:{'x'.join(map(str, shape))}"]
+    return [words]
+
+
+def _inspect(line: _Line) -> list[list[str]]:
+    is_engine = _type_of(line, "--model-type", line.model) == "engine"
+    return [["inspect", line.model, *(["--trust", line.model] if is_engine else [])]]
 
 
 def _lint(line: _Line) -> list[list[str]]:
@@ -156,6 +164,7 @@ _TRANSLATORS: Mapping[str, Callable[[_Line], list[list[str]]]] = {
     "run": _run,
     "convert": _convert,
     "surgeon sanitize": _sanitize,
+    "inspect model": _inspect,
     "check lint": _lint,
 }
 

@@ -173,6 +173,12 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
             "surgeon sanitize m.onnx --fold-constants --no-fold-shapes -o o.onnx --log-file l",
             ["rewrite m.onnx -o o.onnx --rules fold-constants,drop-dead --log-file l"],
         ),
+        (
+            "surgeon sanitize m.onnx --override-input-shapes x:[1,3,8] mask:[4] -o o.onnx",
+            ["rewrite m.onnx -o o.onnx --rules drop-dead --shape x:1x3x8 --shape mask:4"],
+        ),
+        ("inspect model m.onnx --show layers -v", ["inspect m.onnx -v"]),
+        ("inspect model m.engine", ["inspect m.engine --trust m.engine"]),
         ("check lint m.onnx -o o.json", ["lint m.onnx --json o.json"]),
     ],
 )
@@ -188,7 +194,7 @@ def test_a_command_line_is_translated(given: str, lines: list[str]) -> None:
     [
         ("debug precision m.onnx --check true", "debug precision"),
         ("surgeo sanitize m.onnx", "surgeon sanitize"),
-        ("inspect", "inspect model"),
+        ("inspect", "inspect tactics"),
         ("frobnicate", "convert"),
         ("run m.onnx", "--trt"),
         ("run --trt", "MODEL"),
@@ -252,6 +258,7 @@ BASES = {
         "surgeon sanitize m.onnx -o o.onnx --fold-constants",
     ],
     "check lint": ["check lint m.onnx"],
+    "inspect model": ["inspect model m.onnx", "inspect model m.engine"],
 }
 
 
