@@ -28,6 +28,7 @@ from trtopt.peers.options import (
     refuse,
 )
 from trtopt.peers.shapes import Profile, Shape, measured_words, profile_words
+from trtopt.targets import DEFAULT
 
 _ROWS = read_table(Path(__file__).with_name("polygraphy.txt"), lambda cell: tuple(cell.split(", ")))
 TOOLS = {tool: row for row in _ROWS if not row.name for tool in row.found_in}
@@ -160,11 +161,17 @@ def _lint(line: _Line) -> list[list[str]]:
     return [["lint", line.model]]
 
 
+def _capability(line: _Line) -> list[list[str]]:
+    line.notes.append(f"as of TensorRT {DEFAULT}: --capability names another one")
+    return [["inspect", line.model, "--capability", DEFAULT]]
+
+
 _TRANSLATORS: Mapping[str, Callable[[_Line], list[list[str]]]] = {
     "run": _run,
     "convert": _convert,
     "surgeon sanitize": _sanitize,
     "inspect model": _inspect,
+    "inspect capability": _capability,
     "check lint": _lint,
 }
 

@@ -178,6 +178,7 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
             ["rewrite m.onnx -o o.onnx --rules drop-dead --shape x:1x3x8 --shape mask:4"],
         ),
         ("inspect model m.onnx --show layers -v", ["inspect m.onnx -v"]),
+        ("inspect capability m.onnx --with-part", ["inspect m.onnx --capability 10"]),
         ("inspect model m.engine", ["inspect m.engine --trust m.engine"]),
         ("check lint m.onnx -o o.json", ["lint m.onnx --json o.json"]),
     ],
@@ -258,6 +259,7 @@ BASES = {
         "surgeon sanitize m.onnx -o o.onnx --fold-constants",
     ],
     "check lint": ["check lint m.onnx"],
+    "inspect capability": ["inspect capability m.onnx"],
     "inspect model": ["inspect model m.onnx", "inspect model m.engine"],
 }
 
