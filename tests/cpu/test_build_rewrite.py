@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import trtopt
-from tests.rewrite_graphs import model as graph
+from tests.rewrite_graphs import FIRES, model as graph
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.errors import TrtoptError
 from trtopt.files.manifests import read_manifest
@@ -45,6 +45,16 @@ def test_a_build_applies_what_the_model_needs_to_be_read_and_no_rule_without_evi
     assert manifest.rewrite is not None
     assert manifest.rewrite.applied == {"drop-unused": 1}
     with pytest.raises(TrtoptError, match="MaxPool"):
+        _build(tmp_path / "model.onnx", tmp_path / "unread", rewrite="none")
+
+
+def test_a_build_reads_the_biases_of_onnx_runtimes_quantiser(tmp_path: Path) -> None:
+    case = next(case for case in FIRES if case.rule == "fold-bias")
+    onnx.save(graph(case.text), tmp_path / "model.onnx")
+    manifest = _build(tmp_path / "model.onnx", tmp_path / "out", rewrite="default")
+    assert manifest.rewrite is not None
+    assert manifest.rewrite.applied == {"fold-bias": 1}
+    with pytest.raises(TrtoptError, match="DequantizeLinear"):
         _build(tmp_path / "model.onnx", tmp_path / "unread", rewrite="none")
 
 

@@ -51,8 +51,9 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_model_equals_itself() -> None:
-    report = check(DIGITS, DIGITS, data=HELDOUT, task="digits", min_cosine=1.0, max_error=0.0)
+@pytest.mark.parametrize("data", [HELDOUT, None], ids=["data", "data of the model file"])
+def test_a_model_equals_itself(data: Path | None) -> None:
+    report = check(DIGITS, DIGITS, data=data, task="digits", min_cosine=1.0, max_error=0.0)
     (subject,) = report.subjects
     (output,) = subject.outputs
     assert (subject.samples, output.sqnr_db, output.max_abs, output.top1) == (540, None, 0.0, 1.0)

@@ -29,6 +29,21 @@ CASES: tuple[Case, ...] = (
         target="8.6",
     ),
     left(
+        "fold-bias",
+        "a product of integers",
+        """
+        # w: int8[4,2]
+        g (int8[N,4] x) => (float[N,2] y) <float s = {0.1}>
+        {p = MatMulInteger(x, w) d = DequantizeLinear(p, s) y = Relu(d)}""",
+        "is computed",
+    ),
+    left(
+        "fold-bias",
+        "an output",
+        "g (float[N,2] x) => (float[N,2] z, float[2] y) <float s = {0.1}, int32[2] b = {7,3}> {z = Relu(x) y = DequantizeLinear(b, s)}",
+        "output of the graph",
+    ),
+    left(
         "tell-kernel",
         "any kernel",
         """

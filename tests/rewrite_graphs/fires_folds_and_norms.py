@@ -40,6 +40,14 @@ CASES: tuple[Case, ...] = (
         "g (float[N,4] x) => (float[N,4] y) {a = Cast<to=1>(x) y = Neg(a)}",
     ),
     case(
+        "fold-bias",
+        "of a channel, as ONNX Runtime stores it",
+        """
+        # w: int8[4,2]
+        g (float[N,4] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}, float t = {0.02}, int32[2] b = {700,-3}, float[2] u = {0.002,0.004}, int32[2] n = {0,0}>
+        {q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) k = DequantizeLinear(w, t, z) c = DequantizeLinear<axis=0>(b, u, n) y = Gemm(d, k, c)}""",
+    ),
+    case(
         "erase-arithmetic",
         "all neutral elements",
         """

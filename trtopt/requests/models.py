@@ -324,7 +324,9 @@ class CheckRequest(RunOptions, shared.BoundsOptions):
         ),
     ]
     _: KW_ONLY
-    data: Annotated[shared.Data, shared.samples("Samples [default: seeded random ones]")] = None
+    data: Annotated[
+        shared.Data, shared.samples("Samples [default: those of --model's file, else seeded random ones]")
+    ] = None
     task: Annotated[
         str | None,
         Option(

@@ -250,6 +250,17 @@ def _integer_arithmetic(scope: Scope) -> Iterator[Finding]:
 
 
 @check(
+    "the build fails",
+    "quantise the float model that it was made from with `trtopt quantize`, or export symmetric INT8",
+)
+def _zero_point(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("DequantizeLinear"):
+        zero = scope.value(node.inputs[2]) if len(node.inputs) > 2 else None
+        if zero is not None and np.any(zero != 0):
+            yield Finding(node, "its zero point is not 0")
+
+
+@check(
     "twice or four times the bytes copied to the device, and a cast that could be spared",
     "let the input have the type that the network uses",
 )

@@ -41,7 +41,9 @@ RULES_ALONE = "benchmarks/plain/results-rules/rules.json"
 MERGED = "benchmarks/kernels/results-forms/merged-8.turns.json"
 STAGES = "tests/unit/rewrite/test_evidence.py"
 PARSER_8_6 = "https://github.com/onnx/onnx-tensorrt/blob/release/8.6-GA/builtin_op_importers.cpp"
-MAXPOOL = "https://github.com/onnx/onnx-tensorrt/blob/release/10.1-GA/docs/operators.md"
+OPERATORS = "https://github.com/onnx/onnx-tensorrt/blob/release/10.1-GA/docs/operators.md"
+OPERATORS_8_6 = "https://github.com/onnx/onnx-tensorrt/blob/release/8.6-GA/docs/operators.md"
+BUILD_TESTS = "tests/cpu/test_build_rewrite.py"
 
 AUDITED = ("8.6",)
 """The target of the audit and of all that was measured."""

@@ -16,7 +16,7 @@ from trtopt.rewrite.rules import RULES, shuffles
 
 ORDER = """
 cast-like inline-if erase-identity plain-shape drop-dead drop-unused erase-arithmetic zero-state
-fold-shapes fold-constants fold-weights
+fold-shapes fold-constants fold-bias fold-weights
 plain-reshape reshape-chain share-equal
 plain-instance-norm layer-norm
 gelu hard-sigmoid sigmoid softmax

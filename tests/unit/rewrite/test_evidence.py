@@ -131,9 +131,12 @@ def test_quantising_applies_what_builds_do_and_what_placement_needs(target: str)
 
 
 def test_builds_apply_what_models_need_and_what_was_measured_faster() -> None:
-    needed = ("cast-like", "plain-shape", "drop-unused", "fold-weights", "plain-integers", "tell-kernel")
+    needed = (
+        *("cast-like", "plain-shape", "drop-unused", "fold-bias", "fold-weights"),
+        *("plain-integers", "tell-kernel"),
+    )
     assert set(build_rules("8.6")) == {*needed, "softmax"}
-    assert [build_rules(target) for target in ("10", "11", "rtx")] == [("drop-unused",)] * 3
+    assert [build_rules(target) for target in ("10", "11", "rtx")] == [("drop-unused", "fold-bias")] * 3
 
 
 @pytest.mark.parametrize(

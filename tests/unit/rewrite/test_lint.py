@@ -24,6 +24,7 @@ _FOUND = {
     "data-dependent-size": ("g (float[N,4] x) => (int64[2,M] y) {y = NonZero(x)}", "NonZero"),
     "control-flow": ("""g (float[N,4] x, bool c) => (float[N,4] y)
         {y = If(c) <then_branch = t () => (float[N,4] p) {p = Relu(x)}, else_branch = e () => (float[N,4] q) {q = Neg(x)}>}""", "If"),
+    "zero-point": ("g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)}", "not 0"),
     "integer-arithmetic": ("# w: float[3,4]\ng (uint8[N,4] x, uint8[4,8] w8) => (int32[N,8] y) {y = MatMulInteger(x, w8)}", "MatMulInteger"),
     "cast-input": ("g (float[N,4] x) => (float16[N,4] y) {a = Cast<to=10>(x) y = Relu(a)}", "FP32"),
     "attention": ("""g (float[N,S,12] q, float[N,12,S] k, float[N,S,12] v) => (float[N,S,12] y)

@@ -14,7 +14,7 @@ from trtopt.rewrite.rule import (
     AUDIT_RTX,
     BUILT_HERE,
     DOCUMENTED,
-    MAXPOOL,
+    OPERATORS,
     PARSER_8_6,
     Verdict,
     at,
@@ -164,7 +164,7 @@ _OPTIONAL = {"MaxPool": 1, "Dropout": 1, "LayerNormalization": 1}
     evidence=(
         builds("builds only with it, refuses MaxPool with two outputs"),
         builds("refuses MaxPool with two outputs", BUILT_HERE, AUDIT_RTX),
-        builds("documented: MaxPool's indices are not supported", DOCUMENTED, MAXPOOL),
+        builds("documented: MaxPool's indices are not supported", DOCUMENTED, OPERATORS),
     ),
 )
 @at(*_OPTIONAL)

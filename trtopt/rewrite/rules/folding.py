@@ -19,7 +19,22 @@ from trtopt.errors import ModelError
 from trtopt.onnxio.graph_walk import DisjointNames
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.match import pick_axes
-from trtopt.rewrite.rule import Match, Rule, Verdict, at, builds, faster, layers, quantizes, rule
+from trtopt.rewrite.rule import (
+    BUILD_TESTS,
+    BUILT_HERE,
+    DOCUMENTED,
+    OPERATORS,
+    OPERATORS_8_6,
+    Match,
+    Rule,
+    Verdict,
+    at,
+    builds,
+    faster,
+    layers,
+    quantizes,
+    rule,
+)
 from trtopt.rewrite.scope import STANDARD, Scope
 
 
@@ -182,6 +197,33 @@ def _one_by_one(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]
 
 def _run(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]:
     return Unoptimised(*runnable(ModelFile(proto, scope.context.folder, external=False))).run({})
+
+
+# ── fold-bias ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@rule(
+    "DequantizeLinear of a bias in INT32 → the bias in floating point",
+    "B",
+    "models that ONNX Runtime has quantised",
+    evidence=(
+        builds("documented: it dequantises INT8 alone", source=OPERATORS_8_6),
+        builds("refuses INT32", BUILT_HERE, BUILD_TESTS),
+        builds("documented: it dequantises INT8, FP8 and INT4", DOCUMENTED, OPERATORS),
+    ),
+)
+@at("DequantizeLinear")
+def fold_bias(scope: Scope, node: Any) -> Verdict | None:
+    """ONNX Runtime stores a bias in steps of the product's scales; TensorRT adds it in floating point."""
+    if scope.dtype(node.inputs[0]) != np.int32:
+        return None
+    if scope.is_fixed(node.outputs[0]):
+        return "its output is an output of the graph"
+    if not all(scope.is_constant(tensor) for tensor in node.inputs if not tensor.is_empty()):
+        return "it is computed"
+    if result_bytes(scope, node) > SIZE_CAP:
+        return "it is no bias: it is larger than 1 MiB"
+    return partial(_evaluate, scope, [node])
 
 
 # ── fold-weights ───────────────────────────────────────────────────────────────────────────────────────────

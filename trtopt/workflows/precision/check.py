@@ -65,7 +65,10 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
     sizes = request.sizes
     if data is not None and sizes.given:
         raise UsageError("--shape and --axis: samples have shapes of their own", "omit them, or --data")
-    checker = Checker(against, Task(request.task) if request.task is not None else None, bounds)
+    task = Task(request.task) if request.task is not None else None
+    if task is not None and data is None and not sizes.given:
+        data = task.data
+    checker = Checker(against, task, bounds)
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
@@ -366,6 +369,7 @@ class Task:
         if spec.metric is None or not spec.outputs:
             raise UsageError(f"--model {model}: its file names no metric", "omit --model")
         self._metric, self._output = spec.metric, spec.outputs[0]
+        self.data = path.parent / spec.data if spec.data is not None else None
         self._function = sibling_function(path, spec.metric)
         self._kept: tuple[list[Array], ...] = ([], [], [])
 
@@ -392,6 +396,6 @@ class Task:
         except Exception as error:
             raise DataError(
                 f"the metric {self._metric} fails on this data: {error}",
-                f"does it need an array {LABELS.name!r} in the data?",
+                f"does it need an array {LABELS.name!r} in --data?",
             ) from error
         return TaskScore(metric=self._metric, reference=float(scores[0]), checked=float(scores[1]))
