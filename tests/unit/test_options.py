@@ -70,8 +70,8 @@ def called_in_python(job: str, *arguments: object, **keywords: object) -> Trtopt
         ("build PATH --shape x:Nx1", {"shapes": {"x": "Nx1"}}, "--shape x:", "shapes['x']:"),
         ("build PATH --precision int8", {"precision": "int8"}, "--precision int8 ", "precision='int8' "),
         (
-            "build PATH --dynamic --batch 1,2,3,4",
-            {"dynamic": True, "batch": [1, 2, 3, 4]},
+            "build PATH --dynamic --batch 1,2,4,8",
+            {"dynamic": True, "batch": [1, 2, 4, 8]},
             "--dynamic --batch 1,8,32",
             "dynamic=True batch=[1, 8, 32]",
         ),

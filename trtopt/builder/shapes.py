@@ -303,13 +303,18 @@ def fixed_lengths(
 
 
 def batch_range(batches: Sequence[int]) -> ShapeRange:
-    """The range of a profile: one value, MIN,MAX (tuned for MAX) or MIN,OPT,MAX, in any order."""
+    """The range of a profile: one value, MIN,MAX (tuned for MAX) or MIN,OPT,MAX, in any order.
+
+    All sizes from MIN to MAX are MIN,MAX.
+    """
+    batches = sorted(batches)
+    if len(batches) > 3 and batches == list(range(batches[0], batches[-1] + 1)):
+        batches = [batches[0], batches[-1]]
     if not 1 <= len(batches) <= 3:
         raise UsageError(
             f"--dynamic takes at most three batch sizes (min, opt, max); {len(batches)} were given",
             "write, say, --dynamic --batch 1,8,32, or several --batch for several optimisation profiles",
         )
-    batches = sorted(batches)
     low, high = batches[0], batches[-1]
     best = batches[1] if len(batches) == 3 else high
     return ShapeRange(min=(low,), opt=(best,), max=(high,))

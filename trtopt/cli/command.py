@@ -13,6 +13,8 @@ import click
 from trtopt.cli.outputs import LOG_OPTIONS, checked_outputs
 from trtopt.cli.parameters import Flag
 
+WORDS = "trtopt.words"
+"""The key in a context's `meta`: the words of the command line."""
 _ALL = "trtopt.help_all"
 """The key in a context's `meta`."""
 _LINES = 40
@@ -39,7 +41,7 @@ class Command(click.Command):
 
     `request` names its class as MODULE.CLASS of `trtopt.requests`. Fields in `optional` may be missing from
     the command line: the request is then None. Those in `later` have these values until the function sets
-    them. `also` are the command's names elsewhere: a user's guess is answered with this one.
+    them.
     """
 
     def __init__(
@@ -48,11 +50,10 @@ class Command(click.Command):
         request: str | None = None,
         optional: Sequence[str] = (),
         later: Mapping[str, object] | None = None,
-        also: Sequence[str] = (),
         **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
-        self._request, self._optional, self._later, self.also = request, optional, later or {}, also
+        self._request, self._optional, self._later = request, optional, later or {}
         self._own: list[click.Parameter] = self.__dict__.pop("params")  # in place of these `params` is made
 
     @cached_property

@@ -55,9 +55,8 @@ def _parameter(one: Declared, optional: Sequence[str]) -> click.Parameter:
         return _argument(one, declaration, is_required=is_required)
     if isinstance(declaration, Output):
         writes = _WRITES.get(declaration.holds)
-        return Flag(
+        return click.Option(
             ["-o", "--output", one.name],
-            also=("--output-dir", "--out"),
             type=OutputPath(writes) if writes else OutputPath(),
             required=is_required,
             metavar="FILE" if writes else "FOLDER",
@@ -81,7 +80,7 @@ def _argument(one: Declared, declaration: Argument, *, is_required: bool) -> cli
 def _option(one: Declared, option: Option) -> click.Option:
     kinds, choices = {get_origin(kind) or kind for kind in one.members}, list(choices_of(one))
     attributes: dict[str, Any] = {"help": option.help, "required": one.is_required, "metavar": option.metavar}
-    attributes |= {"is_advanced": option.is_advanced, "also": option.also}
+    attributes["is_advanced"] = option.is_advanced
     if kinds == {bool} and option.parse is None:
         return Flag([str(one.flag), one.name], **attributes, **_switch(one))
     if choices:
@@ -115,7 +114,14 @@ def _switch(one: Declared) -> dict[str, Any]:
 
 def _value(one: Declared, option: Option, given: Any, kinds: set[Any]) -> Any:
     """What is typed as the field has it; its default where nothing is."""
-    read = option.parse or (lambda text: text)
+    parse = option.parse or (lambda text: text)
+
+    def read(text: str) -> Any:
+        if option.names is not None and not option.is_path:  # names of a table, in any case
+            known = {name.lower(): name for name in option.names()}
+            text = ",".join(known.get(name.strip().lower(), name) for name in text.split(","))
+        return parse(text)
+
     if not isinstance(given, tuple):
         return read(given) if isinstance(given, str) else one.default if given is None else given
     if not given:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import difflib
 import errno
 import os
 import signal
@@ -15,6 +14,7 @@ from types import FrameType, ModuleType
 import click
 
 from trtopt.cli import engines, manage, models, serve
+from trtopt.cli.command import WORDS
 from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.printable import spelled_out, visible_lines
 from trtopt.version import __version__
@@ -37,7 +37,14 @@ COMMANDS = {name: one for module in SECTIONS.values() for name, one in commands_
 
 
 class Commands(click.Group):
-    """All commands, by section."""
+    """All commands, by section; `help COMMAND` is `COMMAND --help`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command.parse_args`."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        ctx.meta[WORDS] = [*args]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of the help."""
@@ -47,11 +54,10 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that `args` begin with; a mistyped one is an error with the nearest."""
-        name = args[0]
-        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, self.commands, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from trtopt.cli.corrections import unknown_command
+
+            raise unknown_command(ctx, self.commands)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -107,7 +113,10 @@ def _status() -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        error = _explained(error)
+        if isinstance(error, click.UsageError):
+            from trtopt.cli.corrections import corrected
+
+            error = corrected(error)
         error.show()
         _log("error", error.format_message())
         return error.exit_code
@@ -162,30 +171,6 @@ def _problem(error: Exception) -> TrtoptError:
     if error.errno in _WRONG_PATH:
         return UsageError(f"{error.filename}: {reason}", _WRONG_PATH[error.errno])
     return OutputError(f"{error.filename}: {reason}", "check the disk and the path, or choose another place")
-
-
-def _explained(error: click.ClickException) -> click.ClickException:
-    """The error; for a keyword of the Python function or an option of trtexec, with the option meant."""
-    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        return error
-    keyword = error.option_name.lstrip("-").replace("-", "_")
-    for own in error.ctx.command.params:
-        if own.name == keyword:
-            meant = f"Give {own.human_readable_name} alone."
-            if isinstance(own, click.Option):
-                meant = f"Did you mean {own.opts[0]!r}?"
-            return click.UsageError(f"No such option {error.option_name!r}. {meant}", error.ctx)
-    from trtopt.peers import polygraphy, trtexec
-
-    for program, options in {"trtexec": trtexec.OPTIONS, "polygraphy": polygraphy.OPTIONS}.items():
-        for option in options:
-            if error.option_name in option.names:
-                answer = (
-                    f"{error.option_name} is an option of {program}. In trtopt: {option.answer}.\n"
-                    f"A whole command line of {program}: trtopt {program} ARGS…"
-                )
-                return click.UsageError(answer, error.ctx)
-    return error
 
 
 def _fail(text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,11 @@ if TYPE_CHECKING:
 
 
 class Flag(click.Option):
-    """An option that says where it is shown, and what else it is called.
+    """An option; one that `is_advanced` is left out of the help of a long command but for --help-all."""
 
-    One that `is_advanced` stands only under --help-all where a command has many. `also` are its names
-    elsewhere: a user's guess is answered with this one.
-    """
-
-    def __init__(self, *args: Any, is_advanced: bool = False, also: Sequence[str] = (), **attributes: Any):
+    def __init__(self, *args: Any, is_advanced: bool = False, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self.is_advanced, self.also = is_advanced, also
+        self.is_advanced = is_advanced
 
 
 class OnnxFile(click.Path):

@@ -34,8 +34,8 @@ class BuildRequest(shared.BoundsOptions, RecipeOptions):
     batch: Annotated[
         int | Sequence[int] | None,
         Option(
-            "Batch sizes, one engine each [default: 1]. With --dynamic its MIN,OPT,MAX; several --batch give "
-            "it several optimisation profiles.",
+            "Batch sizes, one engine each, as 1,8,32, 1-8 or pow2:32 [default: 1]. With --dynamic its "
+            "MIN,OPT,MAX; several --batch give it several optimisation profiles.",
             python="batch sizes, one engine each, from 1 [default: what the model fixes, else 1]; with "
             "`dynamic` the smallest, the one to tune for and the largest.",
             metavar="N,N,…",
@@ -144,7 +144,9 @@ class SweepRequest(shared.SweptTerms, SweptOptions):
         ),
     ] = None
     _: KW_ONLY
-    batch: Annotated[shared.Batch, "Batch sizes, one engine each [default: 1,2,4,8,16,32]."] = None
+    batch: Annotated[
+        shared.Batch, "Batch sizes, one engine each, as 1-8 or pow2:64 [default: 1,2,4,8,16,32]."
+    ] = None
     precision: Annotated[
         str | Sequence[str] | None,
         Option(

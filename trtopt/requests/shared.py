@@ -57,7 +57,7 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def parse_batches(text: str) -> tuple[int, ...]:
-    """`1,8,32` as numbers, sorted, without repeats."""
+    """`1,8,32`, `1-8` or `pow2:32` as numbers, sorted, without repeats."""
     return tuple(sorted(set(_sizes("--batch", text, "batch sizes"))))
 
 
@@ -76,15 +76,32 @@ def parse_streams(text: str) -> tuple[int, ...]:
     return tuple(sorted(set(_sizes("--streams", text, "numbers of streams"))))
 
 
+_MOST_SIZES = 4096
+"""So many may be written as one range."""
+
+
 def _sizes(flag: str, text: str, what: str) -> list[int]:
-    found = [size for part in text.split(",") if (size := axis_length(part.strip())) is not None]
-    if len(found) != text.count(",") + 1:
+    found = [_range(part.strip()) for part in text.split(",")]
+    if not all(found):
         option = flag if flag.endswith("=") else f"{flag} "
         raise UsageError(
-            f"{option}{text!r}: {what} are whole numbers from 1 on, {MAX_AXIS:,} at most",
-            f"write, say, {option}1,8,32",
+            f"{option}{text!r}: {what} are whole numbers from 1 on, {MAX_AXIS:,} at most, or ranges of "
+            f"{_MOST_SIZES:,} at most",
+            f"write, say, {option}1,8,32, {option}1-8 or {option}pow2:32",
         )
-    return found
+    return [size for sizes in found for size in sizes]
+
+
+def _range(text: str) -> Sequence[int]:
+    """`8`, `1-8`, `1..8` or `pow2:32`, the powers of two up to 32; nothing of other text."""
+    if text.startswith("pow2:"):
+        last = axis_length(text.removeprefix("pow2:"))
+        return [] if last is None else [1 << exponent for exponent in range(last.bit_length())]
+    ends = [axis_length(end.strip()) for end in text.replace("..", "-").split("-")]
+    low, high = ends[0], ends[-1]
+    if low is None or high is None or len(ends) > 2 or high - low >= _MOST_SIZES:
+        return []
+    return range(low, high + 1)
 
 
 def parse_lengths_of_axis(text: str) -> tuple[str, tuple[int, ...]]:

@@ -31,13 +31,13 @@ def test_a_mistyped_option_names_the_nearest(command: str) -> None:
 @pytest.mark.parametrize(
     ("line", "meant"),
     [
-        ("build m.onnx --fp16", "build --precision fp16"),
-        ("--onnx=m.onnx --fp16", "trtopt trtexec ARGS"),
+        ("build m.onnx --fp16", "Write: trtopt build m.onnx --precision fp16"),
+        ("--onnx=m.onnx --fp16", "Write: trtopt trtexec --onnx=m.onnx --fp16"),
         ("bench m.onnx --useDLACore=0", "cannot be translated (trtopt builds for GPUs only"),
         ("bench m.onnx --percentile=99", "no effect (bench shows p50, p90 and p99"),
-        ("build m.onnx --profile quick", "'--recipe'"),
-        ("check m.onnx --against r.onnx --task digits", "'--model'"),
-        ("build --model m.onnx", "Give MODEL alone"),
+        ("build m.onnx --profile quick", "build m.onnx --recipe quick"),
+        ("check m.onnx --against r.onnx --task digits", "--model digits"),
+        ("build --model m.onnx", "Write: trtopt build m.onnx"),
     ],
 )
 def test_an_option_of_trtexec_and_a_keyword_of_python_are_answered_with_the_option(

@@ -252,3 +252,15 @@ def test_help_starts_without_reading_any_table() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# ── closed choices ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_choices_and_names_are_taken_in_any_case(model: str) -> None:
+    assert parsed("build", model, "--precision", "INT8", "--backend", "TensorRT-RTX") == (
+        parsed("build", model, "--precision", "int8", "--backend", "tensorrt-rtx")
+    )
+    swept = parsed("sweep", model, "--precision", "FP16,Int8", "--contract", "SERVING")
+    assert (swept["precision"], swept["contract"]) == (("fp16", "int8"), "serving")
+    assert parsed("build", model, "--recipe", "QUICK")["profile"] == "QUICK"  # perhaps a file

@@ -1,0 +1,125 @@
+"""A guess is answered with the line to paste."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+import pytest
+from hypothesis import given, strategies as st
+
+from trtopt.cli import corrections
+from trtopt.cli.corrections import corrected
+from trtopt.cli.main import COMMANDS, cli
+from trtopt.peers import polygraphy, trtexec
+
+FLAGS = {flag for command in COMMANDS.values() for one in command.params for flag in one.opts}
+
+
+def answer(*words: str) -> str:
+    """What a line without its files, which names no command or option as it should, is answered with."""
+    with pytest.raises(click.UsageError) as caught:
+        cli.main([*words], prog_name="trtopt", standalone_mode=False)
+    return corrected(caught.value).format_message()
+
+
+def written(text: str) -> list[str]:
+    return [line.removeprefix("Write: ") for line in text.splitlines() if line.startswith("Write: ")]
+
+
+@pytest.mark.parametrize(
+    ("guess", "line"),
+    [
+        ("check A --reference B", "check A --against B"),
+        ("check A --golden=B --atol 1e-3", "check A --against B --max-error 1e-3"),
+        ("bench --loadEngine=A --warmUp=200 --iterations 5", "bench A --warmup 0.2"),
+        ("bench A --useCudaGraph", "bench A --graph"),
+        ("build --onnx m.onnx --fp16 --output-dir e", "build m.onnx --precision fp16 -o e"),
+        ("build m.onnx --batchSize=8", "build m.onnx --batch 8"),
+        ("cast m.onnx -o o.onnx --fp16", "cast m.onnx -o o.onnx --precision fp16"),
+        ("convert m.onnx --int8 --calib d.npz", "build m.onnx --precision int8 --data d.npz"),
+        ("infer m.onnx --input_shapes x:Nx3", "bench m.onnx --shape x:Nx3"),
+        ("m.onnx --batch 1", "optimize m.onnx --batch 1"),
+        ("quantise 'a b.onnx' -o q.onnx", "quantize 'a b.onnx' -o q.onnx --precision int8"),
+    ],
+)
+def test_a_guess_is_answered_with_the_line_that_was_meant(guess: str, line: str) -> None:
+    assert written(answer(*shlex.split(guess))) == [f"trtopt {line}"]
+
+
+@pytest.mark.parametrize(
+    ("guess", "lines"),
+    [
+        ("check m.onnx B", ["check m.onnx --against B"]),
+        ("bench m.onnx B C --batch 8", ["compare m.onnx --batch 8 B", "compare m.onnx --batch 8 C"]),
+        ("build m.onnx out", ["build m.onnx -o out"]),
+        ("build m.onnx --batch 1 4 8", ["build m.onnx --batch 1,4,8"]),
+        ("cast m.onnx out.onnx", ["cast m.onnx -o out.onnx"]),
+        ("optimize m.onnx d.npz", ["optimize m.onnx --data d.npz"]),
+        ("quantize m.onnx out.onnx", ["quantize m.onnx -o out.onnx --precision int8"]),
+    ],
+)
+def test_an_argument_too_many_is_answered_with_its_option(
+    guess: str, lines: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "m.onnx").touch()
+    monkeypatch.chdir(folder)
+    assert written(answer(*guess.split())) == [f"trtopt {line}" for line in lines]
+
+
+def test_an_option_that_left_says_why() -> None:
+    assert "no figure came of it" in answer("build", "m.onnx", "--memory")
+    assert "trtexec" in answer("compare", "a", "b", "--assume-contract", "serving")
+
+
+def test_the_tables_name_what_exists() -> None:
+    assert corrections._COMMANDS.keys() <= COMMANDS.keys()
+    assert corrections._OPTIONS.keys() <= FLAGS
+    assert not {name for names in corrections._COMMANDS.values() for name in names.split()} & COMMANDS.keys()
+    for left in corrections._LEFT:
+        command, flag = left.split()
+        assert flag not in {name for one in COMMANDS[command].params for name in one.opts}
+
+
+WORDS = st.sampled_from(
+    [
+        *("m.onnx", "B", "d.npz", "8", "", "-", "--", "-b8", "-o", "--batch", "--batch=8", "--x=", "--fp16"),
+        *(f"--{name}" for names in corrections._OPTIONS.values() for name in names.split()),
+        *sorted(FLAGS - {"-h", "--help", "--help-all"}),
+        *(
+            f"{name}{value}"
+            for one in (*trtexec.OPTIONS, *polygraphy.OPTIONS)
+            for name in one.names
+            for value in ("", "=1", "=abc")
+        ),
+    ]
+)
+
+
+@given(st.sampled_from([*COMMANDS, "convert", "infer"]), st.lists(WORDS, max_size=6))
+def test_every_line_that_is_written_names_commands_options_and_arguments_that_exist(
+    name: str, rest: list[str]
+) -> None:
+    root = click.Context(cli, info_name="trtopt")
+    root.meta[corrections.WORDS] = [name, *rest]
+    try:
+        found, command, words = cli.resolve_command(root, [name, *rest])
+        assert command is not None
+        context = click.Context(command, parent=root, info_name=found, **command.context_settings)
+        command.parse_args(context, words)
+    except click.UsageError as error:
+        for line in written(corrected(error).format_message()):
+            _, own, *given_words = shlex.split(line)
+            meant = COMMANDS[own]
+            context = click.Context(meant, info_name=own, **meant.context_settings)
+            _, extra, _ = meant.make_parser(context).parse_args(given_words)
+            assert extra == [] or own in ("trtexec", "polygraphy")
+    except (click.exceptions.Exit, corrections.TrtoptError):
+        pass
+
+
+def test_help_of_a_command_is_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["help", "build"], ["help"], ["help", "deploy", "triton"]):
+        cli.main(words, prog_name="trtopt", standalone_mode=False)
+        assert capsys.readouterr().out.startswith(f"Usage: trtopt {' '.join(words[1:])}".rstrip())

@@ -1,0 +1,264 @@
+"""The line that was meant by one that names a command, an option or an argument as other tools do."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import click
+
+from trtopt.cli.command import WORDS
+from trtopt.errors import TrtoptError
+from trtopt.peers import polygraphy, trtexec
+from trtopt.peers.options import Given, PeerOption, Readers, own_words
+
+_COMMANDS = {
+    "bench": "benchmark infer inference measure perf run time",
+    "build": "compile convert engine",
+    "cast": "autocast fp16 half",
+    "check": "accuracy eval evaluate validate",
+    "deploy": "serve triton",
+    "doctor": "env info",
+    "models": "list zoo",
+    "optimize": "auto optimise",
+    "profile": "analyse analyze nsys",
+    "quantize": "calibrate int8 ptq quant quantise",
+    "report": "html page plot visualise visualize",
+    "rewrite": "fuse simplify slim surgeon",
+    "sweep": "grid scan",
+    "tune": "autotune search",
+}
+"""What other tools, and habit, call a command."""
+_OPTIONS = {
+    "--against": "baseline golden ref reference",
+    "--axis": "dims dynamic-axes",
+    "--batch": "batch-size batch-sizes batches bs",
+    "--clean": "simplify",
+    "--contract": "preset",
+    "--data": "calib calib-data calibration-data dataset inputs load-inputs samples",
+    "--duration": "seconds time",
+    "--dynamic": "dynamic-batch dynamic-shapes",
+    "--graph": "cuda-graph cuda-graphs use-cuda-graph",
+    "--jobs": "parallel workers",
+    "--json": "export-json json-output output-json save-json",
+    "--layers": "dump-profile per-layer",
+    "--load": "qps rate request-rate",
+    "--markdown": "export-markdown md",
+    "--max-error": "abs-tol atol tolerance",
+    "--max-latency": "max-p99 slo",
+    "--output": "out output-dir output-file output-path save save-engine",
+    "--precision": "dtype quant quantize-mode type",
+    "--queue": "queue-depth",
+    "--rate": "load qps request-rate",
+    "--recipe": "config profile",
+    "--rewrite": "rules",
+    "--shape": "input-shape input-shapes shapes",
+    "--skip": "skip-fusion-patterns skip-rules",
+    "--slo": "latency max-latency",
+    "--streams": "concurrency inf-streams",
+    "--timing-cache": "timing-cache-file timing-cache-path",
+    "--warmup": "warm-up warmup-time",
+}
+"""What they call an option, with or without hyphens, in any case."""
+_POSITIONAL = "engine input load-engine model model-path onnx onnx-path"
+"""What they call the first argument."""
+_LEFT = {
+    "bench --idle": "bench --load 10 has a query every 100 ms, whose latency is that after a pause",
+    "build --memory": "no figure came of it; bench --memory traces an engine's allocations",
+    "build --split": "chains of split batches gained nothing",
+    "compare --assume-contract": "it reads no times of trtexec any more, and measures the engines in turns",
+    "doctor --bundle": "what it packed is in its --json, and in the manifest and the logs of a build folder",
+    "sweep --adaptive": "the same sweep with more sizes measures only those",
+    "verify --signer": "sign manifest.json, which has the hash of every file, with a tool such as cosign",
+}
+"""What has left, and why."""
+_ALIKE = 0.8
+"""So similar is a mistyped option to the one that a line may have in its place."""
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """The words in place of an option; `read` makes them of its value where they are not followed by it."""
+
+    words: Sequence[str] = ()
+    read: Callable[[str], Sequence[str]] | None = None
+
+
+def corrected(error: click.UsageError) -> click.UsageError:
+    """The error, with the lines to paste if it is known what was meant, or with the reason why not."""
+    context = error.ctx
+    words: list[str] = [] if context is None else context.meta.get(WORDS, [])
+    is_of_a_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+    if context is None or not words or is_of_a_value:
+        return error
+    is_unknown = isinstance(error, click.NoSuchOption)
+    name = error.option_name if isinstance(error, click.NoSuchOption) else ""
+    peers = _peers_with(name)
+    if isinstance(context.command, click.Group):
+        is_trtexec = "trtexec" in peers and all(word.startswith("-") for word in words)
+        lines = [["trtexec", *words]] if is_trtexec else []
+    else:
+        lines = _meant(context, words)
+    reason = _LEFT.get(f"{context.command.name} {name}")
+    for program, (option, _) in peers.items():
+        if not lines or option.kind == "no effect":
+            reason = (
+                f"{name} is an option of {program}. In trtopt: {option.answer}.\n"
+                f"A whole command line of {program}: trtopt {program} ARGS…"
+            )
+            break
+    if not lines and reason is None:
+        return error
+    problem = error.message if is_unknown else error.format_message()
+    return click.UsageError("\n".join(filter(None, (problem, reason, *map(_write, lines)))), context)
+
+
+def unknown_command(context: click.Context, commands: Mapping[str, click.Command]) -> click.UsageError:
+    """The error of a name that is no command, with the line that was meant."""
+    name, *rest = context.meta[WORDS]
+    meant = [one for one, names in _COMMANDS.items() if name.lower() in names.split()]
+    if name.endswith(".onnx"):
+        meant, rest = ["optimize", "build"], [name, *rest]
+    meant += difflib.get_close_matches(name, commands, n=1)
+    for one in meant:
+        own = click.Context(commands[one], parent=context, info_name=one)
+        for line in _meant(own, [one, *rest], is_guess=True):
+            return click.UsageError(
+                f"No such command {name!r}. Did you mean {one!r}?\n{_write(line)}", context
+            )
+    if name in {tool.split()[0] for tool in polygraphy.TOOLS}:
+        problem = f"No such command {name!r}, which is one of Polygraphy."
+        return click.UsageError(f"{problem}\n{_write(['polygraphy', name, *rest])}", context)
+    hint = f" Did you mean {meant[0]!r}?" if meant else ""
+    return click.UsageError(f"No such command {name!r}.{hint}", context)
+
+
+def _peers_with(name: str) -> dict[str, tuple[PeerOption, Readers]]:
+    """The programs that have an option, with what it is in trtopt."""
+    return {
+        program: (option, peer.READERS)
+        for program, peer in {"trtexec": trtexec, "polygraphy": polygraphy}.items()
+        for option in peer.OPTIONS
+        if name in option.names
+    }
+
+
+def _write(line: Sequence[str]) -> str:
+    return f"Write: {shlex.join(('trtopt', *line))}"
+
+
+def _meant(context: click.Context, words: Sequence[str], *, is_guess: bool = False) -> list[list[str]]:
+    """The lines with a meaning for every guess in `words`; none if one has none."""
+    command, depth = context.command, len(context.command_path.split()) - 1
+    rest = [*words[depth:]]
+    for _ in range(len(words) + 1):  # each turn finds the meaning of one guess
+        try:
+            options, extra, _order = command.make_parser(context).parse_args([*rest])
+        except click.NoSuchOption as unknown:
+            meaning = _meaning(command, unknown.option_name)
+            if meaning is None:
+                return []
+            try:
+                rest = _replaced(rest, unknown.option_name, meaning)
+            except (ValueError, TrtoptError):  # an option of a letter amid others; a value that is none
+                return []
+            continue
+        except click.UsageError:  # an option that lacks its value
+            return []
+        root = context.find_root()
+        if extra and command.name == "bench" and isinstance(root.command, click.Group):
+            first = [one for one in rest if one not in extra]
+            other = click.Context(root.command.commands["compare"], parent=root, info_name="compare")
+            return [line for one in extra for line in _meant(other, ["compare", *first, one], is_guess=True)]
+        if not extra:
+            break
+        if not _place(rest, extra[0], command, options):
+            return []
+    else:
+        return []
+    for one in command.params:
+        if one.required and isinstance(one, click.Option) and one.name not in options:
+            if not isinstance(one.type, click.Choice):
+                return []
+            rest += [one.opts[0], str(one.type.choices[0])]
+        if one.required and isinstance(one, click.Argument) and not _is_given(options.get(str(one.name))):
+            return []
+    line = [*words[:depth], *rest]
+    return [line] if is_guess or line != [*words] else []
+
+
+def _is_given(value: object) -> bool:
+    return isinstance(value, str | tuple | list) and bool(value)
+
+
+def _key(name: str) -> str:
+    """`--batchSize`, `--batch_size` and `--batch-size` are one name."""
+    return re.sub("[-_]", "", name).lower()
+
+
+def _meaning(command: click.Command, name: str) -> _Meaning | None:
+    key, peers = _key(name), _peers_with(name)
+    for option, readers in peers.values():  # before an own name: units may differ
+        if {str(command.name), "*"} & option.words.keys():
+            words = partial(_own_words, str(command.name), option, readers)
+            return _Meaning(read=words) if option.value else _Meaning(words(""))
+    for one in command.params:
+        names = [name for flag in one.opts for name in _OPTIONS.get(flag, "").split()]
+        if isinstance(one, click.Argument):
+            names = _POSITIONAL.split()
+        if key in map(_key, (str(one.name), *one.opts, *names)):
+            return _Meaning(one.opts[:1] if isinstance(one, click.Option) else [])
+    chosen = [
+        [one.opts[0], str(choice)]
+        for one in command.params
+        if isinstance(one.type, click.Choice)
+        for choice in one.type.choices
+        if key == _key(str(choice))
+    ]
+    if len(chosen) == 1:
+        return _Meaning(chosen[0])
+    for option, _ in peers.values():
+        form = option.form.split()
+        if option.kind == "no effect":
+            return _Meaning(read=(lambda value: []) if option.value else None)
+        if form[:1] == [command.name] and not re.search("[A-Z…]", option.form):
+            return _Meaning(form[1:])
+    if peers:
+        return None
+    flags = [flag for one in command.params for flag in (*one.opts, *one.secondary_opts)]
+    near = difflib.get_close_matches(name, flags, n=1, cutoff=_ALIKE)
+    return _Meaning(near) if near else None
+
+
+def _own_words(command: str, option: PeerOption, readers: Readers, value: str) -> list[str]:
+    return own_words(command, [Given(option, (value,) if value else ())], readers)
+
+
+def _replaced(words: Sequence[str], name: str, meaning: _Meaning) -> list[str]:
+    """The words with a meaning in place of an option, as `NAME VALUE` or `NAME=VALUE`."""
+    place = [word.partition("=")[0] for word in words].index(name)
+    before, (_, equals, value), after = words[:place], words[place].partition("="), words[place + 1 :]
+    if meaning.read is None:
+        return [*before, *meaning.words, *([value] if equals else []), *after]
+    if not equals and after:
+        value, *after = after
+    return [*before, *meaning.read(value), *after]
+
+
+def _place(words: list[str], extra: str, command: click.Command, options: Mapping[str, object]) -> bool:
+    """Write an argument too many as the value of the option that it must be of; whether there is one."""
+    free = {one.opts[0] for one in command.params if one.name not in options}
+    place = len(words) - 1 - words[::-1].index(extra)
+    if extra.isdecimal() and "--batch" in words[:place]:  # --batch 1 8 32
+        words.pop(place)
+        words[words.index("--batch") + 1] += f",{extra}"
+        return True
+    is_data = extra.endswith(".npz") and "--data" in free
+    meant = "--data" if is_data else next((one for one in ("--against", "-o") if one in free), None)
+    if meant is not None:
+        words.insert(place, meant)
+    return meant is not None
