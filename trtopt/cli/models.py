@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ from trtopt.cli.parameters import lint_check_names, model_names, node_names, off
 
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
-    from trtopt.export.spec import ModelSpec
+    from trtopt.export.spec import Listed
+    from trtopt.records import TensorSpec
     from trtopt.report.view import View
     from trtopt.requests.models import (
         BisectRequest,
@@ -28,56 +30,48 @@ if TYPE_CHECKING:
         RewriteRequest,
     )
 
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
 
 @command(name="models")
 @click.argument("name", required=False, shell_complete=offer(model_names, files=True))
-def models(name: str | None) -> None:
+@json_option("trtopt.models", "the list")
+def models(name: str | None, json: JsonOutput | None) -> None:
     """List the model collection, or show one model.
 
     NAME is one of the collection, whose model file (TOML) is printed.
     """
     from trtopt.cli.console import say, show_view
-    from trtopt.export.spec import files, find, read_spec
+    from trtopt.cli.outputs import takes_stdout, write_json
+    from trtopt.export.spec import collection_of, files, find
 
+    paths = files() if name is None else {name: find(name)}
+    found = collection_of(paths)
+    write_json(json, found)
     if name is None:
-        show_view(_collection({stem: read_spec(path) for stem, path in files().items()}))
+        show_view(_collection(found.models), err=takes_stdout(json))
     else:
-        path = find(name)
-        say(f"# {path}", *path.read_text("utf-8").splitlines())
+        say(f"# {paths[name]}", *paths[name].read_text("utf-8").splitlines(), err=takes_stdout(json))
 
 
-def _collection(specs: dict[str, ModelSpec]) -> View:
+def _collection(models: Sequence[Listed]) -> View:
     """A row per model: name, parameters, FLOPs of a sample, whether trained, inputs."""
+    from trtopt.report.inspection import short
     from trtopt.report.view import Column, View, table
 
-    columns: list[Column[tuple[str, ModelSpec]]] = [
-        Column("model", lambda one: one[0]),
-        Column("parameters", lambda one: _short(one[1].variants["full"].parameters), ""),
-        Column("FLOPs/sample", lambda one: _short(one[1].variants["full"].flops), ""),
-        Column("weights", lambda one: "trained" if one[1].trained else "seeded"),
-        Column("inputs", lambda one: _inputs(one[1]), fit="fold"),
+    columns: list[Column[Listed]] = [
+        Column("model", lambda one: one.name),
+        Column("parameters", lambda one: short(one.parameters), ""),
+        Column("FLOPs/sample", lambda one: short(one.flops), ""),
+        Column("weights", lambda one: "trained" if one.is_trained else "seeded"),
+        Column("inputs", lambda one: _inputs(one.inputs), fit="fold"),
     ]
-    return View("", [table("", columns, specs.items())])
+    return View("", [table("", columns, models)])
 
 
-def _inputs(spec: ModelSpec) -> str:
-    """`image float32[batch, 3, 224, 224] and 1 more`: fixed sizes as numbers, varying axes by name."""
-    first, *others = spec.inputs
-    sizes = spec.variants["full"].sizes
-    shape = ", ".join(str(sizes.get(str(axis), axis)) for axis in first.shape)
+def _inputs(inputs: Sequence[TensorSpec]) -> str:
+    """`image float32[batch, 3, 224, 224] and 1 more`."""
+    first, *others = inputs
+    shape = ", ".join(map(str, first.shape))
     return f"{first.name} {first.dtype}[{shape}]" + (f" and {len(others)} more" if others else "")
-
-
-def _short(count: int | None) -> str:
-    """A count with three digits: 25.6M."""
-    if count is None:
-        return "?"
-    for size, letter in _PREFIXES:
-        if count >= size:
-            return f"{count / size:.3g}{letter}"
-    return str(count)
 
 
 @command("models.ExportRequest")

@@ -8,6 +8,7 @@ the size that the field measures, `tiny` of the same structure for tests. A shap
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import msgspec
 
 from trtopt.errors import UsageError
 from trtopt.files.toml import read_toml, shipped_folder
-from trtopt.records import Record
+from trtopt.records import Record, TensorSpec
 
 Exporter = Literal["dynamo", "torchscript"]
 """The exporter based on torch.export, and the older one that traces."""
@@ -134,6 +135,54 @@ class ModelSpec(Record, frozen=True, kw_only=True):
         """All sizes of a variant, with its axes at the given values, or else at `opt`."""
         tuned = {name: axis.opt for name, axis in self.axes_of(variant).items()}
         return {**self.variants[variant].sizes, **tuned, **axes}
+
+
+class Listed(Record, frozen=True, kw_only=True):
+    """A model at its full size: fixed sizes of inputs as numbers, varying axes by name."""
+
+    name: str
+    title: str
+    source: str
+    parameters: int | None
+    flops: int | None
+    """Of one sample."""
+    is_trained: bool
+    inputs: tuple[TensorSpec, ...]
+
+
+class Collection(Record, frozen=True, kw_only=True):
+    """The models that `trtopt models` lists."""
+
+    schema: str = "trtopt.models/1"
+    models: tuple[Listed, ...]
+
+
+def collection_of(paths: Mapping[str, Path]) -> Collection:
+    """The models of these model files, by name."""
+    found = []
+    for name, path in paths.items():
+        spec = read_spec(path)
+        full = spec.variants["full"]
+        inputs = (
+            TensorSpec(
+                name=one.name,
+                dtype=one.dtype,
+                shape=tuple(full.sizes.get(str(axis), axis) for axis in one.shape),
+            )
+            for one in spec.inputs
+        )
+        found.append(
+            Listed(
+                name=name,
+                title=spec.title,
+                source=spec.source,
+                parameters=full.parameters,
+                flops=full.flops,
+                is_trained=spec.trained,
+                inputs=tuple(inputs),
+            )
+        )
+    return Collection(models=tuple(found))
 
 
 def read_spec(path: Path) -> ModelSpec:
