@@ -81,7 +81,17 @@ def test_a_classifier_behind_a_pool_is_no_gate_even_with_silu() -> None:
     pooled = net.node("Flatten", "flat", net.node("GlobalAveragePool", "pool", net.conv("c", "x", 32, 64)))
     hidden = silu(net, "silu", net.linear("hidden", pooled, 64, 64))
     plan = net.plan(net.linear("logits", hidden, 64, 100))
-    assert quantised(plan) == {"c", "pool", "hidden", "logits"}
+    assert quantised(plan) == {"c", "pool", "hidden"}
+
+
+def test_the_head_stays_float_but_for_include_and_a_lone_product_is_quantised() -> None:
+    net = Net(x=MAPS)
+    pooled = net.node("Flatten", "flat", net.node("GlobalAveragePool", "pool", net.conv("c", "x", 32, 64)))
+    logits = net.linear("logits", pooled, 64, 100)
+    assert quantised(net.plan(net.node("Softmax", "p", logits))) == {"c", "pool"}
+    assert "logits" in quantised(net.plan("p", include=("logits",)))
+    lone = Net(x=(None, 64))
+    assert quantised(lone.plan(lone.linear("logits", "x", 64, 100))) == {"logits"}
 
 
 def test_q_dq_stay_outside_of_silu() -> None:
@@ -121,7 +131,8 @@ def test_weights_are_scaled_along_their_output_channels() -> None:
     flat = net.node("Flatten", "flat", net.node("GlobalAveragePool", "pool", "grouped"))
     net.node("Gemm", "plain", flat, net.constant("p.w", 16, 32))
     net.node("Gemm", "turned", "plain", net.constant("t.w", 48, 32), transB=1)
-    plan = net.plan(net.linear("product", "turned", 48, 64))
+    net.linear("product", "turned", 48, 64)
+    plan = net.plan(net.linear("logits", "product", 64, 32))
     assert set(plan.weights) == {
         WeightEdge("conv", 1, 0), WeightEdge("up", 1, 1), WeightEdge("grouped", 1, None),
         WeightEdge("plain", 1, 1), WeightEdge("turned", 1, 0), WeightEdge("product", 1, 1),
@@ -168,7 +179,7 @@ def test_a_max_pool_between_quantised_layers_keeps_one_scale() -> None:
 def test_an_average_pool_is_quantised_between_quantised_layers() -> None:
     net = Net(x=MAPS)
     flat = net.node("Flatten", "flat", net.node("GlobalAveragePool", "pool", net.conv("a", "x", 32, 64)))
-    plan = net.plan(net.linear("wide", flat, 64, 100))
+    plan = net.plan(net.linear("logits", net.linear("wide", flat, 64, 100), 100, 100))
     assert {("a", "pool"), ("flat", "wide")} <= edges(plan)
     assert plan.groups == ()
     net = Net(x=MAPS)
