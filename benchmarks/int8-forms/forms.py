@@ -44,7 +44,14 @@ SIDES = {
     "mo": ("Model Optimizer 0.47, INT8", "#f0a050"),
     "sel": ("trtopt build --precision int8", "#64a0d8"),
 }
-NAMES = {"bert": "BERT-base", "distilbert": "DistilBERT", "regnety-040": "RegNetY-040"}
+NAMES = {
+    "bert": "BERT-base",
+    "convnextv2-t": "ConvNeXtV2-T",
+    "distilbert": "DistilBERT",
+    "mobilenetv3-l": "MobileNetV3-L",
+    "r50": "ResNet-50",
+    "regnety-040": "RegNetY-040",
+}
 PEERS = {"bert": "bert_mo_int8_32", "r50": "r50_mo_int8_32"}
 ROUNDS, TURN_S = 12, 0.25
 
@@ -207,13 +214,14 @@ def image(out: Path) -> str:
     ]
     labels, colours = zip(*SIDES.values(), strict=True)
     plain = {"title": None, "sort": None}
-    case = Channel("case", "", None, more={**plain, "axis": {"labelAngle": 0, "labelLimit": 110}})
+    in_two_lines = {"labelExpr": "split(datum.label, ', ')", "labelFontSize": 8, "labelOverlap": False}
+    case = Channel("case", "", None, more={**plain, "axis": {"labelAngle": 0, **in_two_lines}})
     share = Channel(
         "share",
         "",
         ".0%",
         "time, plain FP16 = 100 %",
-        more={"axis": {"format": ".0%"}, "scale": {"domainMax": 1.2}},
+        more={"axis": {"format": ".0%"}, "scale": {"domainMax": 1.3}},
     )
     side = Channel(
         "side", more={**plain, "scale": {"domain": labels, "range": colours}, "legend": {"orient": "top"}}
@@ -222,7 +230,7 @@ def image(out: Path) -> str:
     places = {"x": case, "y": share, "xOffset": within}
     bars = {"mark": "bar", "encoding": {**places, "color": side}}
     text = {
-        "mark": {"type": "text", "dy": -6, "fontSize": 9},
+        "mark": {"type": "text", "angle": 270, "align": "left", "dx": 3, "fontSize": 8},
         "encoding": {**places, "text": {"field": "ms"}},
     }
     title = "Time by model and batch size; above each bar its milliseconds"
