@@ -147,7 +147,7 @@ class _Collect(argparse.Action):
 
     def __call__(self, _parser: Any, namespace: Any, values: Any, _name: str | None = None) -> None:
         texts = [values] if isinstance(values, str) else values or []
-        namespace.given.append(Given(self.const, tuple(texts)))
+        namespace.given.append(Given(namespace.options[self.dest], tuple(texts)))
 
 
 def parse(
@@ -156,12 +156,10 @@ def parse(
     """The options of a command line, and its other words; `abbreviated` takes beginnings of names too."""
     parser = _Parser(add_help=False, allow_abbrev=abbreviated, exit_on_error=False)
     for option in options:
-        parser.add_argument(
-            *option.names, action=_Collect, nargs=option.count, const=option, default=argparse.SUPPRESS
-        )
+        parser.add_argument(*option.names, dest=option.name, action=_Collect, nargs=option.count)
     by_name = {name: option for option in options for name in option.names}
     try:
-        found, others = parser.parse_known_args(arguments, argparse.Namespace(given=[]))
+        found, others = parser.parse_known_args(arguments, argparse.Namespace(given=[], options=by_name))
     except argparse.ArgumentError as error:
         name = (error.argument_name or "").split("/")[0]
         remedy = f"write {by_name[name].usage}" if name in by_name else "write the option out"

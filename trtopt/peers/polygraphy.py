@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -166,10 +167,37 @@ def _capability(line: _Line) -> list[list[str]]:
     return [["inspect", line.model, "--capability", DEFAULT]]
 
 
+def _extract(line: _Line) -> list[list[str]]:
+    words = ["extract", line.model, "-o", line.file("-o")]
+    for option, own, fields in (("--inputs", "--from", 2), ("--outputs", "--to", 1)):
+        for text in line.by_name[option].values if option in line else ():
+            name, *rest = text.rsplit(":", fields)
+            if len(rest) < fields:
+                raise UsageError(f"{option} {text}: incomplete", f"write {option} {name}{':auto' * fields}")
+            words += [own, name]
+            if {*rest} != {"auto"}:
+                line.notes.append(f"{option} {text}: shape and type are the model's own")
+    return [words]
+
+
+def _reduce(line: _Line) -> list[list[str]]:
+    made = line.value("--iter-artifact") or "polygraphy_debug.onnx"
+    check = line.by_name["--check"].values if "--check" in line else ()
+    if not any(made in word for word in check):
+        raise UsageError(
+            f"debug reduce: no --check COMMAND that reads {made}",
+            f"trtopt reduce {line.model} -o PART.onnx --while wrong keeps what differs from ONNX Runtime",
+        )
+    command = shlex.join(check).replace(made, "{model}")
+    return [["reduce", line.model, "-o", line.file("-o"), "--while", command, *_data(line)]]
+
+
 _TRANSLATORS: Mapping[str, Callable[[_Line], list[list[str]]]] = {
     "run": _run,
     "convert": _convert,
     "surgeon sanitize": _sanitize,
+    "surgeon extract": _extract,
+    "debug reduce": _reduce,
     "inspect model": _inspect,
     "inspect capability": _capability,
     "check lint": _lint,

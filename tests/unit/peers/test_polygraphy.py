@@ -178,8 +178,18 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
             ["rewrite m.onnx -o o.onnx --rules drop-dead --shape x:1x3x8 --shape mask:4"],
         ),
         ("inspect model m.onnx --show layers -v", ["inspect m.onnx -v"]),
+        (
+            "surgeon extract m.onnx --inputs a:0:auto:auto b:[1,3]:float32 --outputs c:auto -o o.onnx",
+            ["extract m.onnx -o o.onnx --from a:0 --from b --to c"],
+        ),
+        (
+            "debug reduce m.onnx -o o.onnx --load-inputs d.npz "
+            "--check polygraphy run polygraphy_debug.onnx -v",
+            ["reduce m.onnx -o o.onnx --while 'polygraphy run {model} -v' --data d.npz"],
+        ),
         ("inspect capability m.onnx --with-part", ["inspect m.onnx --capability 10"]),
         ("inspect model m.engine", ["inspect m.engine --trust m.engine"]),
+        ("convert m.onnx -o e.engine --save-external-data", ["build m.onnx -o e.trtopt"]),
         ("check lint m.onnx -o o.json", ["lint m.onnx --json o.json"]),
     ],
 )
@@ -218,6 +228,8 @@ def test_a_command_line_is_translated(given: str, lines: list[str]) -> None:
         ("run m.onnx --trt --trt-min-shapes x:[1,2]", "--trt-min-shapes"),
         ("run m.onnx --trt --input-shapes x:[n,2]", "x:[n,2]"),
         ("convert m.onnx", "-o"),
+        ("surgeon extract m.onnx -o o.onnx --inputs a", "--inputs a:auto:auto"),
+        ("debug reduce m.onnx -o o.onnx --check true", "polygraphy_debug.onnx"),
         ("convert m.onnx --convert-to trt -o .", "names no file"),
         ("convert m.onnx -o n.onnx", "--fp-to-fp16"),
         ("convert m.engine -o n.engine", "m.engine"),
@@ -259,6 +271,8 @@ BASES = {
         "surgeon sanitize m.onnx -o o.onnx --fold-constants",
     ],
     "check lint": ["check lint m.onnx"],
+    "surgeon extract": ["surgeon extract m.onnx -o o.onnx"],
+    "debug reduce": ["debug reduce m.onnx -o o.onnx --check run polygraphy_debug.onnx"],
     "inspect capability": ["inspect capability m.onnx"],
     "inspect model": ["inspect model m.onnx", "inspect model m.engine"],
 }
