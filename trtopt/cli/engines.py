@@ -114,9 +114,9 @@ def build(
     that is faster. What measured fastest fails only with --strict.
     """
     from trtopt.cli.console import listening, show_notes, show_result
-    from trtopt.report.build import build_view, engine_lines, engine_notes
+    from trtopt.report.build import build_view, engine_notes
     from trtopt.report.precision import verdict_view
-    from trtopt.report.profile import receipt_lines
+    from trtopt.report.profile import receipt_blocks
     from trtopt.report.view import View, plain
     from trtopt.workflows.build.build import build_requested, default_output
     from trtopt.workflows.build.folder import check_receipts, receipts_of
@@ -137,7 +137,7 @@ def build(
     verdicts = [] if manifest.verdict is None else [manifest.verdict]
     views = (
         build_view(manifest, str(target)),
-        engine_lines({name: receipt_lines(one) for name, one in receipts.items()}),
+        *(View("", list(receipt_blocks(one, name))) for name, one in receipts.items()),
         *map(verdict_view, verdicts),
     )
     verdict_notes = [note for one in verdicts for note in one.notes]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, get_args
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -172,26 +173,13 @@ Cell = str | int | float | bool | None
 Row = dict[str, Cell]
 
 
-class Views(Protocol):
-    """What shows results."""
-
-    def view_of(self, result: Result, /) -> Any:
-        """All that is shown: a `View`."""
-
-    def table(self, result: Result, /) -> str:
-        """The text that the command line prints."""
-
-    def plot(self, result: Result, /) -> Any:
-        """Its charts: a `Plot`."""
-
-
 class Result:
     """Base of the records that public functions return: as one line, a table, JSON or a data frame."""
 
     __slots__ = ()
 
-    views: ClassVar[Callable[[], Views]]
-    """What shows results, loaded when it is needed: the public package attaches it."""
+    views: ClassVar[Callable[[], ModuleType]]
+    """`trtopt.results`, which shows results, loaded when it is needed: the public package attaches it."""
 
     @property
     def view(self) -> Any:
@@ -204,7 +192,7 @@ class Result:
 
     def table(self) -> str:
         """The text that the command line prints."""
-        return Result.views().table(self)
+        return str(Result.views().table(self))
 
     def plot(self) -> Any:
         """Its charts as an SVG image, which a notebook shows and `.save("NAME.svg")` writes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import methodcaller
 
 from trtopt.printable import counted
@@ -107,11 +107,6 @@ def _cache_use(engine: EngineArtifact) -> str:
     if engine.timing_cache_in is None:
         return "new"
     return "read" if engine.timing_cache_hits is None else f"{engine.timing_cache_hits} hits"
-
-
-def engine_lines(found: Mapping[str, Sequence[str]]) -> View:
-    """Lines on single engines, each with its engine's name."""
-    return View("", [Lines([f"{name}: {own[0]}", *own[1:]]) for name, own in found.items() if own])
 
 
 # ── later looks at a folder ─────────────────────────────────────────────────────────────────────────────

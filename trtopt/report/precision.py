@@ -27,7 +27,19 @@ from trtopt.records import (
     RegionTime,
 )
 from trtopt.records.base import Row
-from trtopt.report.view import Block, Column, Lines, Note, Severity, View, cells_of, plain, table, view_of
+from trtopt.report.view import (
+    Block,
+    Column,
+    Lines,
+    Note,
+    Severity,
+    View,
+    cells_of,
+    names_text,
+    plain,
+    table,
+    view_of,
+)
 from trtopt.targets import target_named
 
 _TOP_LAYERS = 10
@@ -383,7 +395,7 @@ def _regions(batch: BatchVerdict, name: str, regions: Sequence[RegionTime]) -> I
         "compute, reformats, layers that ran wider than requested, and lost fusions"
     )
     columns: list[Column[RegionTime]] = [
-        Column("region", _region_name, fit="cut"),
+        Column("region", lambda one: names_text(one.nodes) or "everything else", fit="cut"),
         Column("float", lambda one: one.float_ms, ".4f"),
         Column("Q/DQ", lambda one: one.quantised_ms, ".4f"),
         Column("compute", lambda one: one.compute_ms, "+.4f"),
@@ -398,10 +410,3 @@ def _regions(batch: BatchVerdict, name: str, regions: Sequence[RegionTime]) -> I
     lines = [f"{hidden} more regions are in the manifest"] if hidden > 0 else []
     lines += [f"{merged} regions share layers with others and are shown together"] if merged else []
     yield Lines(lines)
-
-
-def _region_name(region: RegionTime) -> str:
-    if not region.nodes:
-        return "everything else"
-    first, count = region.nodes[0], len(region.nodes)
-    return first if count == 1 else f"{first} and {count - 1} more"

@@ -199,7 +199,7 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
         Column("reason", lambda alike: alike[0].reason),
         Column("times", len, ","),
         Column("ms of the last", lambda alike: sum(one.ms for one in alike), ".4f"),
-        Column("why", lambda alike: f"{' and '.join(_ends(alike[0].nodes))}: {alike[0].detail}", fit="fold"),
+        Column("why", lambda alike: f"{names_text(alike[0].nodes)}: {alike[0].detail}", fit="fold"),
     ]
     by_reason: dict[tuple[str, str], list[Unfused]] = {}
     for one in engine.unfused:
@@ -221,53 +221,25 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
         yield Lines(["Every candidate of a known fusion was fused."], face="page")
 
 
-def _ends(nodes: Sequence[str]) -> Sequence[str]:
-    return nodes if len(nodes) < 2 else (nodes[0], nodes[-1])
-
-
-def receipt_blocks(receipt: PrecisionReceipt) -> Iterator[Block]:
-    """Types that ran and requested types; the page lists all fallbacks."""
-    lines = receipt_lines(receipt)
-    yield Lines(lines, face="terminal")
-    yield Lines(lines[:1] or ["Types are unknown."], face="page")
+def receipt_blocks(receipt: PrecisionReceipt, of: str = "") -> Iterator[Block]:
+    """Types that ran and requested types, then layers that ran wider; `of` names the engine."""
+    parts = [f"time {_shares(receipt.time_ran)}"] if receipt.time_ran is not None else []
+    if receipt.weights_ran:
+        requested = _shares(receipt.weights_requested)
+        parts.append(f"weights {_shares(receipt.weights_ran)} (requested: {requested})")
+    name = f"{of}: " if of else ""
+    yield Lines([f"{name}precision: {'; '.join(parts)}"] if parts else [])
     columns: list[Column[Fallback]] = [
-        Column("layer", lambda one: names_text(one.nodes) or one.layer),
+        Column("layer", lambda one: names_text(one.nodes) or one.layer, fit="cut"),
         Column("requested", lambda one: one.requested),
         Column("ran in", lambda one: one.ran),
         Column("of the weights", lambda one: one.share_of_weights, ".1%"),
-        Column("of the time", lambda one: one.share_of_time, ".1%"),
-        Column("how", lambda one: "chosen by the builder's timing" if one.chosen else "fell back"),
+        Column("of the time", lambda one: one.share_of_time, ".1%", is_optional=True),
+        Column("how", lambda one: "chosen by timing" if one.chosen else "fell back"),
     ]
-    if receipt.fallbacks:
-        yield table("Layers that ran in a wider type than requested", columns, receipt.fallbacks, face="page")
-
-
-def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
-    """The precision receipt: types that ran, requested types, and fallbacks."""
-    parts = []
-    if receipt.time_ran is not None:
-        parts.append(f"time {_shares(receipt.time_ran)}")
-    if receipt.weights_ran:
-        parts.append(
-            f"weights {_shares(receipt.weights_ran)} (requested: {_shares(receipt.weights_requested)})"
-        )
-    lines = [f"precision: {'; '.join(parts)}"] if parts else []
-    binding = [one for one in receipt.fallbacks if not one.chosen]
-    for one in binding[:_TOP_PATTERNS]:
-        lines.append(
-            f"  fell back: {names_text(one.nodes) or one.layer} ran in {one.ran}, requested {one.requested} "
-            f"({one.share_of_weights:.1%} of the weights)"
-        )
-    rest = len(binding) - _TOP_PATTERNS
-    lines += [f"  and {rest} layers more"] if rest > 0 else []
-    if chosen := [one for one in receipt.fallbacks if one.chosen]:
-        share = sum(one.share_of_weights for one in chosen)
-        lines.append(
-            "  the builder chose a wider type by its timing: "
-            f"{len(chosen)} of {receipt.weighted_layers} layers with {share:.1%} of the "
-            f"weights, first {names_text(chosen[0].nodes) or chosen[0].layer} in {chosen[0].ran}"
-        )
-    return lines
+    if wider := sorted(receipt.fallbacks, key=lambda one: one.chosen):
+        title = f"{name}{len(wider)} of {receipt.weighted_layers} layers ran in a wider type than requested"
+        yield table(title, columns, wider, top=_TOP_PATTERNS)
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────

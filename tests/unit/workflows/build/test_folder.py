@@ -15,7 +15,8 @@ from trtopt.errors import BuildError
 from trtopt.files.manifests import hashes_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, BuildPlan, BuildSettings, Manifest, PrecisionReceipt, ShapeRange
-from trtopt.report.profile import receipt_lines
+from trtopt.report.profile import receipt_blocks
+from trtopt.report.view import Table
 from trtopt.workflows.build.folder import check_receipts, receipts_of
 from trtopt.workflows.workbench import MODEL_FILE
 
@@ -87,11 +88,11 @@ def test_layers_that_tensorrt_8_6_chose_to_run_in_fp32_are_reported_and_fail_not
     weak = msgspec.structs.replace(engine, plan=msgspec.structs.replace(engine.plan, backend=backend))
     receipts = receipts_of(tmp_path, msgspec.structs.replace(manifest, engines=(weak,)))
     check_receipts(receipts)
-    told = receipt_lines(receipts["batch8.engine"])
-    assert told[1:] == [
-        "  the builder chose a wider type by its timing: 1 of 2 layers with 1.4% of the weights, "
-        "first second in float32"
-    ]
+    (wider,) = (one for one in receipt_blocks(receipts["batch8.engine"]) if isinstance(one, Table))
+    assert wider.title == "1 of 2 layers ran in a wider type than requested"
+    ((layer, *types, weights, _, how),) = wider.rows
+    assert (layer, types, how) == ("second", ["float16", "float32"], "chosen by timing")
+    assert weights == pytest.approx(0.014, abs=5e-4)
 
 
 def fallen_back(share: float) -> dict[str, PrecisionReceipt]:
