@@ -89,7 +89,7 @@ def test_what_it_refuses_to_run_at_all_is_measured_with_its_own_words(
         {m = ReduceMax<keepdims=0>(x) e = Expand(m, s) y = ReduceSum<keepdims=0>(e)}"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "huge.onnx")
     told = trtopt_cli.fails(1, "bench", "huge.onnx", "--backend", "onnxruntime", "--duration", "0.1")
-    assert "ONNX Runtime cannot run the model on zeros of these shapes: [ONNXRuntimeError]" in told
+    assert "ONNX Runtime cannot run the model on this input: " in told
     assert "please report it" not in told
 
 

@@ -10,13 +10,16 @@ import pytest
 
 import trtopt
 from tests.rewrite_graphs import model
-from trtopt.errors import UsageError
+from trtopt.errors import DataError, UsageError
 from trtopt.serving import DynamicBatcher, EnginePool
 
 NONZERO = """g (float[N,4] x) => (int64[M,2] y, float[N,4] r)
     {i = NonZero(x) y = Transpose<perm=[1,0]>(i) r = Relu(x)}"""
 HALF = """g (float[N,4] x) => (int64[M,2] y, float[N,4] r)
     {h = Cast<to=10>(x) i = NonZero(h) y = Transpose<perm=[1,0]>(i) r = Relu(x)}"""
+RATE = """g (float[N,8] x, int64 rate) => (float[A,B] y) <int64 known = {16000}, int64[2] a = {-1,2}, int64[2] b = {-1,7}>
+    {is = Equal(rate, known)
+     y = If(is) <then_branch = t () => (float[A,B] p) {p = Reshape(x, a)}, else_branch = e () => (float[C,D] q) {q = Reshape(x, b)}>}"""  # noqa: E501 - graphs read best so
 X = np.array([[1, 0, 2, 0], [0, 0, 0, 3]], np.float32)
 
 
@@ -42,6 +45,18 @@ def test_engines_are_checked_on_whole_batches_padding_included(nonzero: Path, tm
     report = trtopt.check(nonzero.with_name("engines"), nonzero, data=tmp_path / "samples.npz")
     assert [subject.samples for subject in report.subjects] == [5, 5]
     assert all(output.max_abs == 0 for subject in report.subjects for output in subject.outputs)
+
+
+def test_a_model_that_does_not_run_on_zeros_is_measured_on_the_data(tmp_path: Path) -> None:
+    onnx.save(model(RATE), tmp_path / "rate.onnx")
+    np.savez(tmp_path / "data.npz", x=np.ones((2, 8), np.float32), rate=np.int64(16000))
+    folder = tmp_path / "engines"
+    trtopt.build(tmp_path / "rate.onnx", folder, batch=2, backend="onnxruntime")
+    assert trtopt.bench(folder, data=tmp_path / "data.npz", duration=0.1, warmup=0.05).points
+    (subject,) = trtopt.check(folder, tmp_path / "rate.onnx", data=tmp_path / "data.npz").subjects
+    assert subject.outputs[0].max_abs == 0
+    with pytest.raises(DataError, match="cannot run the model on this input"):
+        trtopt.bench(folder, duration=0.1, warmup=0.05)
 
 
 def test_a_pool_refuses_it_by_name_and_serves_on(nonzero: Path) -> None:

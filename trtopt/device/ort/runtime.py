@@ -155,7 +155,7 @@ class OnnxRuntimeSession:
         self._sized = _sized_outputs(engine, self.inputs, self.outputs)
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
-        """Bind the model to these shapes; output shapes are found by one run on zeros."""
+        """Bind the model to these shapes; output shapes are found by one run on zeros, or by later ones."""
         for spec in self.inputs:
             shape = shapes[spec.name]
             fits = len(shape) == len(spec.shape) and all(
@@ -170,13 +170,17 @@ class OnnxRuntimeSession:
 
     def _bindings(self, shapes: Mapping[str, Shape]) -> tuple[Binding, ...]:
         zeros = {spec.name: np.zeros(shapes[spec.name], numpy_dtype(spec.dtype)) for spec in self.inputs}
+        sized = self._sized
         try:
-            outputs = self._session.run(None, zeros)
-        except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
-            raise DataError(
-                f"ONNX Runtime cannot run the model on zeros of these shapes: {first_line(error)}",
-                "choose another batch or other shapes, or see which node it names",
-            ) from None
+            found = [output.shape for output in self._session.run(None, zeros)]
+        except Exception:  # noqa: BLE001  (its exceptions share no base class but Exception)
+            # a model may admit other values only, such as a rate of sampling: sizes are known after running
+            found = [
+                tuple(axis if isinstance(axis, int) else 1 for axis in spec.shape) for spec in self.outputs
+            ]
+            sized = frozenset(
+                spec.name for spec in self.outputs if any(isinstance(axis, str) for axis in spec.shape)
+            )
         return (
             *(
                 Binding(spec.name, zeros[spec.name].dtype, tuple(shapes[spec.name]), True)
@@ -184,13 +188,9 @@ class OnnxRuntimeSession:
             ),
             *(
                 Binding(
-                    spec.name,
-                    output.dtype,
-                    output.shape,
-                    False,
-                    is_data_dependent=spec.name in self._sized,
+                    spec.name, numpy_dtype(spec.dtype), shape, False, is_data_dependent=spec.name in sized
                 )
-                for spec, output in zip(self.outputs, outputs, strict=True)
+                for spec, shape in zip(self.outputs, found, strict=True)
             ),
         )
 
@@ -284,7 +284,7 @@ class OnnxRuntimeContext:
             except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
                 raise DataError(
                     f"ONNX Runtime cannot run the model on this input: {first_line(error)}",
-                    "see whether every value is one that the model admits",
+                    "choose another batch or other shapes, or values that the model admits (--data)",
                 ) from None
 
         return partial(self._launch_sized, launch) if self._sized else launch
