@@ -19,7 +19,7 @@ from tests.support.long import few
 from tests.support.outlier import SENSITIVE, save_with_outlier
 from trtopt.api import check
 from trtopt.device.backends import open_builder
-from trtopt.errors import DataError, TrtoptError, UsageError
+from trtopt.errors import TrtoptError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibrate import read_table
@@ -269,7 +269,7 @@ def test_spent_evaluations_are_reported(trtopt_cli: CommandLine, data: str) -> N
     ("terms", "error", "message"),
     [
         ({"min_sqnr": None}, UsageError, "no accuracy bound is given"),
-        ({"data": None}, DataError, "accuracy cannot be measured without data"),
+        ({"data": None}, UsageError, "needs data to measure accuracy"),
         ({"data": "nowhere.npz"}, UsageError, "no such file"),
         ({"precision": "fp16", "method": "max"}, UsageError, "--method is for int8 and fp8"),
         ({"precision": "bf16", "table": Path("t.json")}, UsageError, "--table is for int8 and fp8"),

@@ -84,6 +84,15 @@ def open_data(text: str | Path) -> SampleSource:
     raise UsageError(f"{text}: no such file", f"give {_KINDS}")
 
 
+def needs_data(what: str, why: str, instead: str = "") -> UsageError:
+    """The error of what cannot be done without samples, or with something `instead`."""
+    remedy = (
+        "give --data DATA: an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON or "
+        "module:function"
+    )
+    return UsageError(f"{what} needs data {why}", f"{remedy}; or {instead}" if instead else remedy)
+
+
 def data_files(path: Path) -> list[Path]:
     """The files that are read where DATA is a path, in order: it, or the `.npz` files of the folder."""
     if path.is_file():

@@ -11,6 +11,8 @@ from trtopt.errors import DeviceMemoryError
 
 _log = logging.getLogger(__name__)
 _SHOWN_HOLDERS = 3
+LESS_MEMORY = "free the GPU, or give a smaller --batch, --streams or --queue (queries in flight have buffers)"
+"""The remedy where a measurement ran out of device memory."""
 
 
 def require_memory(

@@ -22,6 +22,7 @@ from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
 from trtopt.data.fit import rows_of, sample_axes, samples_in
 from trtopt.data.readers import Arrays
+from trtopt.data.source import needs_data
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.bounded_reading import read_bounded
@@ -261,10 +262,10 @@ class QuantizationJob(PlacementOptions):
 
 def no_data(precision: str) -> UsageError:
     """The error for a calibration without data."""
-    return UsageError(
-        f"--precision {precision} needs data to calibrate the ranges of tensors",
-        "give --data DATA (an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON, "
-        "module:function), --table FILE from an earlier run, or --random-data to try without (marked so)",
+    return needs_data(
+        f"--precision {precision}",
+        "to calibrate the ranges of tensors",
+        "--table FILE of an earlier run, or --random-data to try without (marked so)",
     )
 
 

@@ -19,6 +19,7 @@ from trtopt.device.api import (
     Stream,
 )
 from trtopt.device.cuda.cupti import CuptiRecorder
+from trtopt.device.memory_check import LESS_MEMORY
 from trtopt.device.nvml import holders_of, open_sensor
 from trtopt.device.nvtx import NvtxMarks
 from trtopt.device.ort.host import HostMemory, poll
@@ -29,7 +30,7 @@ from trtopt.records import DeviceInfo
 def failure(doing: str, name: str, *, is_out_of_memory: bool) -> DeviceError:
     """The error of a call that was `doing` something; `name` is CUDA's own name for what went wrong."""
     if is_out_of_memory:
-        return DeviceMemoryError(f"out of memory: {doing}", "use a smaller batch, or free the GPU")
+        return DeviceMemoryError(f"out of memory: {doing}", LESS_MEMORY)
     return DeviceError(f"CUDA failed: {doing}: {name}", "see whether nvidia-smi shows a healthy GPU")
 
 

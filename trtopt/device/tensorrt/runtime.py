@@ -17,6 +17,7 @@ from trtopt.device.api import (
     SizedOutput,
     Stream,
 )
+from trtopt.device.memory_check import LESS_MEMORY
 from trtopt.device.tensorrt.allocator import OutputMemory, make_allocator, make_output_allocator
 from trtopt.device.tensorrt.library import Library, describe, load_plugins, make, make_logger
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
@@ -139,7 +140,7 @@ class TensorRTSession:
             text = _last(self._errors) or "no error was logged"
             raise DeviceMemoryError(
                 f"no execution context could be made: {text}",
-                "use a smaller batch or fewer streams, or free the GPU",
+                LESS_MEMORY,
             )
         context.nvtx_verbosity = self._nvtx  # by default the engine's own, which enqueuing takes longer for
         if len(self.profiles) > 1:

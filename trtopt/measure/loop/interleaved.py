@@ -241,7 +241,7 @@ class _Interleaving:
         except DeviceMemoryError as error:
             raise DeviceMemoryError(
                 f"{error.problem}; {len(self.runners)} subjects that take turns are in memory at once",
-                "use a smaller batch, or fewer --builds",
+                f"{error.remedy}, or fewer --builds",
             ) from None
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from trtopt.data import names_function, open_data
-from trtopt.data.source import range_notes
+from trtopt.data.source import needs_data, range_notes
 from trtopt.device.backends import (
     choose_for_building,
     choose_for_running,
@@ -223,10 +223,7 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     if recipe.precision != BEST:
         return
     if recipe.calib is None:
-        raise UsageError(
-            "--precision best needs data: for the scales and for accuracy",
-            "give --data DATA",
-        )
+        raise needs_data("--precision best", "for the scales and for accuracy")
     if found := obstacle(onnx, recipe, backend):
         raise UsageError(
             f"--precision best chooses by measuring, which cannot be done here: {found.problem}", found.remedy

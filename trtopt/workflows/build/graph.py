@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from trtopt.data.source import needs_data
 from trtopt.errors import InvalidModelError, ModelError, UsageError
 from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
 from trtopt.files.manifests import MANIFEST
@@ -288,9 +289,10 @@ def request_for(kept: OnnxArtifact, recipe: Recipe, backend: Backend) -> Quantiz
 
     precision = "int8" if recipe.precision == "best" else recipe.precision
     if recipe.calib is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
-        raise UsageError(
-            f"--precision {precision} needs data to calibrate the ranges of tensors",
-            "give --data DATA, or quantise on its own: trtopt quantize --help",
+        raise needs_data(
+            f"--precision {precision}",
+            "to calibrate the ranges of tensors",
+            "quantise on its own: trtopt quantize --help",
         )
     return QuantizeOptions(
         precision=precision,  # type: ignore[arg-type]  # judged where it is used

@@ -16,9 +16,10 @@ import onnx
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import specs_of
+from trtopt.data.source import needs_data
 from trtopt.device.backends import BackendChoice, choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
-from trtopt.errors import BackendMissingError, BuildError, DataError, UsageError
+from trtopt.errors import BackendMissingError, BuildError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.outputs import check_output
 from trtopt.inspect.costs import node_flops
@@ -171,11 +172,7 @@ def _check(source: Path, target: Path | None, request: BisectRequest) -> None:
             "give --min-sqnr, --min-cosine, --max-error or --min-top1, as trtopt check",
         )
     if request.data is None and request.calib is None:
-        raise DataError(
-            "accuracy cannot be measured without data",
-            "give --data DATA: an .npz with arrays named like the inputs, a folder of them, "
-            "Polygraphy's JSON, module:function",
-        )
+        raise needs_data("bisect", "to measure accuracy")
     if request.precision in ("fp16", "bf16"):
         for flag, value in (("--table", request.table), ("--method", request.method)):
             if value is not None:

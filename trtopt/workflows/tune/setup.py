@@ -17,7 +17,7 @@ from msgspec import structs
 from trtopt.data import names_function, open_data
 from trtopt.data.packing import quantize_array
 from trtopt.data.readers import write_npz
-from trtopt.data.source import SamplesJob, fingerprint_of
+from trtopt.data.source import SamplesJob, fingerprint_of, needs_data
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import UsageError
@@ -113,10 +113,7 @@ def check_request(request: TuneRequest) -> None:
     if not request.kinds:
         raise UsageError("--include and --exclude leave no kind of candidate", "exclude fewer kinds")
     if "precision" in request.include and "precision" in request.kinds and request.data is None:
-        raise UsageError(
-            "--include precision: INT8 needs data to calibrate on, and no samples are given",
-            "give --data DATA, or omit --include precision",
-        )
+        raise needs_data("--include precision", "to calibrate INT8", "omit --include precision")
     if request.data is not None and not names_function(str(request.data)):  # which a worker imports
         open_data(request.data)
     _check_recipe(request.recipe)

@@ -37,7 +37,7 @@ def recipe_file(folder: Path, text: str) -> str:
     ("fields", "message"),
     [
         ({"include": ["batch"], "exclude": ["batch"]}, "leave no kind"),
-        ({"include": ["precision"]}, "INT8 needs data"),
+        ({"include": ["precision"]}, "needs data to calibrate INT8"),
         ({"threshold": 0.0}, "--threshold 0"),
         ({"duration": 0.0}, "--duration 0"),
         ({"timeout": 0.0}, "--timeout 0"),
