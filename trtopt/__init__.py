@@ -5,7 +5,7 @@
     build, tune, sweep, verify                              make engines and look after them
     bench, compare, profile, report                         measure them, judge them, explain the time
     export, rewrite, extract, cast, quantize                make graphs
-    inspect, lint, check, bisect, reduce                    look at them, and judge them
+    inspect, diff, lint, check, bisect, reduce              look at them, and judge them
     plan, deploy, pack, unpack                              serve them
     models, doctor                                          what there is, and what works here
 

@@ -27,6 +27,7 @@ from trtopt.records import (
     Inspection,
     MachineSurvey,
     Manifest,
+    ModelDifference,
     OnnxArtifact,
     ProfileReport,
     ReduceReport,
@@ -37,13 +38,14 @@ from trtopt.records.precision import BisectReport, CastReport, CheckReport, Quan
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import Optimized, Tuned
 from trtopt.report.html.page import page_of, plotting_library
-from trtopt.report.html.pages import pair_page, report_page, sweep_page
+from trtopt.report.html.pages import models_page, pair_page, report_page, sweep_page
 from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest, VerifyRequest
 from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest, ReportRequest
 from trtopt.requests.models import (
     BisectRequest,
     CastRequest,
     CheckRequest,
+    DiffRequest,
     ExportRequest,
     ExtractRequest,
     InspectRequest,
@@ -87,6 +89,7 @@ __all__ = [
     "check",
     "compare",
     "deploy",
+    "diff",
     "doctor",
     "export",
     "extract",
@@ -341,6 +344,12 @@ def write_page(
     return file
 
 
+def write_difference(found: ModelDifference, file: Path) -> None:
+    """Write how two models differ as a page."""
+    text = page_of(models_page(found), plotting_library(), f"trtopt {__version__}, {now()}")
+    write_output(file, text.encode(), PAGE)
+
+
 def doctor() -> MachineSurvey:
     """Survey what is installed, which commands work here and what to install for the others.
 
@@ -441,6 +450,29 @@ def extract(request: ExtractRequest) -> Extraction:
         True
     """
     return on_models.extract(request)
+
+
+@keywords_of(DiffRequest)
+def diff(request: DiffRequest) -> ModelDifference:
+    """Show how two ONNX files differ; nodes are matched by what they compute, not by their names.
+
+    Returns:
+        Nodes that were added, removed and changed, types and shapes, and weights by the norm of their
+        difference; `is_same` is whether nothing but names differs.
+
+    Raises:
+        ModelError: a file is unsound.
+        OutputError: the page cannot be written.
+
+    Example:
+        >>> import trtopt
+        >>> trtopt.diff("model.onnx", "model.onnx").is_same
+        True
+    """
+    found = on_models.diff(request)
+    if request.output is not None:
+        write_difference(found, Path(request.output))
+    return found
 
 
 @keywords_of(CastRequest)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         BisectRequest,
         CastRequest,
         CheckRequest,
+        DiffRequest,
         ExportRequest,
         ExtractRequest,
         InspectRequest,
@@ -201,6 +202,26 @@ def extract(request: ExtractRequest, json: JsonOutput | None) -> None:
     from trtopt.workflows.models import extract as run
 
     show_result(json, run(request))
+
+
+@command("models.DiffRequest")
+@json_option("trtopt.diff", "the differences")
+def diff(request: DiffRequest, json: JsonOutput | None) -> None:
+    """Show how two ONNX files differ: nodes, types, shapes, weights.
+
+    Nodes are matched by what they compute, not by their names. Exits with 0 whether A and B differ or not;
+    the JSON says it.
+    """
+    from trtopt.api import write_difference
+    from trtopt.cli.console import phases, say, show_result
+    from trtopt.workflows.models import diff as run
+
+    with phases(f"comparing {Path(request.model).name} and {Path(request.other).name}"):
+        found = run(request)
+    show_result(json, found)
+    if request.output is not None:
+        write_difference(found, Path(request.output))
+        say(f"trtopt: written: {request.output}", err=True)
 
 
 @command("models.CastRequest")

@@ -215,6 +215,13 @@ def _refuse_functions_left(model: onnx.ModelProto) -> None:
 
 def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     """A sound copy of the model, its functions inlined, and how many Constant nodes became initializers."""
+    copy, lowered = normalise(model)
+    _refuse_lossy_attributes(copy.graph)
+    return copy, lowered
+
+
+def normalise(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    """The same, also of a model with attributes that no rewritten one can have."""
     copy = deepcopy(model)
     _spell_plainly(copy)
     if not opset_of(copy):
@@ -225,5 +232,4 @@ def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     sort_nodes(copy.graph)
     check(copy)
     lowered = lower_constants(copy.graph)
-    _refuse_lossy_attributes(copy.graph)
     return copy, lowered

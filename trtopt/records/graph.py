@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from trtopt.records.base import Record, Result
 from trtopt.records.tensors import TensorSpec
 
@@ -16,3 +18,75 @@ class Extraction(Result, Record, frozen=True, kw_only=True):
     outputs: tuple[TensorSpec, ...]
     nodes_before: int
     nodes: int
+
+
+class FactChange(Record, frozen=True, kw_only=True):
+    """What is said of the model as a whole: opsets, producer, metadata. None: not there."""
+
+    what: str
+    a: str | None
+    b: str | None
+
+
+class TensorChange(Record, frozen=True, kw_only=True):
+    """An input, an output or a tensor between nodes whose type or shape differs, or that one side lacks."""
+
+    role: Literal["input", "output", "inner"]
+    name: str
+    a: str | None
+    b: str | None
+
+
+class GraphNode(Record, frozen=True, kw_only=True):
+    """A node that only one side has."""
+
+    node: str
+    op: str
+
+
+class NodeChange(Record, frozen=True, kw_only=True):
+    """A node that both have, by its name in A and in B, and what differs of it."""
+
+    node: str
+    other: str
+    op: str
+    what: str
+
+
+class WeightChange(Record, frozen=True, kw_only=True):
+    """A weight that a node of both reads: |B - A| / |A| by the Euclidean norm, and the largest |B - A|.
+
+    Both are None where the shapes differ, the first where A is 0.
+    """
+
+    weight: str
+    other: str
+    node: str
+    a: str
+    b: str
+    relative: float | None
+    largest: float | None
+
+
+class ModelDifference(Result, Record, frozen=True, kw_only=True):
+    """How model B differs from A, functions inlined and Constant nodes taken as weights.
+
+    `same` nodes differ in nothing but their names; of them and those that changed, `renamed` ones in these.
+    """
+
+    schema: str = "trtopt.diff/1"
+    a: str
+    b: str
+    facts: tuple[FactChange, ...]
+    tensors: tuple[TensorChange, ...]
+    added: tuple[GraphNode, ...]
+    removed: tuple[GraphNode, ...]
+    changed: tuple[NodeChange, ...]
+    weights: tuple[WeightChange, ...]
+    same: int
+    renamed: int
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing but names differs."""
+        return not (self.facts or self.tensors or self.added or self.removed or self.changed or self.weights)

@@ -16,6 +16,11 @@ class TensorSpec(Record, frozen=True, kw_only=True):
     dtype: str
     shape: tuple[int | str, ...]
 
+    @property
+    def type_text(self) -> str:
+        """`float32[batch, 3, 224, 224]`."""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
 
 # ── shapes that an engine admits ────────────────────────────────────────────────────────────────────────
 

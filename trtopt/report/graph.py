@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
-from trtopt.records import Extraction, TensorSpec
-from trtopt.report.view import Lines, View, view_of
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from trtopt.printable import counted
+from trtopt.records import (
+    Extraction,
+    FactChange,
+    GraphNode,
+    ModelDifference,
+    NodeChange,
+    TensorChange,
+    WeightChange,
+)
+from trtopt.report.view import Block, Column, Lines, View, cells_of, table, view_of
+
+_SHOWN = 20
+"""Rows of each table on a terminal without -v; the page and the JSON have all."""
 
 
 @view_of.register
@@ -11,11 +26,89 @@ def extraction_view(part: Extraction) -> View:
     """How large it is, and what it takes and gives."""
     lines = [
         f"{part.out}: {part.nodes} of {part.nodes_before} nodes",
-        *(f"  input {_tensor_line(one)}" for one in part.inputs),
-        *(f"  output {_tensor_line(one)}" for one in part.outputs),
+        *(f"  input {one.name} {one.type_text}" for one in part.inputs),
+        *(f"  output {one.name} {one.type_text}" for one in part.outputs),
     ]
     return View("", [Lines(lines, is_copied=True)])
 
 
-def _tensor_line(one: TensorSpec) -> str:
-    return f"{one.name} {one.dtype}[{', '.join(map(str, one.shape))}]"
+@view_of.register
+def difference_view(found: ModelDifference) -> View:
+    """How many of what differ, then each; a row for each node."""
+    differ = ", ".join(
+        [
+            *(f"{counted(len(nodes), 'node')} {how}" for how, nodes in _nodes_of(found).items() if nodes),
+            *([counted(len(found.weights), "weight")] if found.weights else []),
+            *([f"types or shapes of {counted(len(found.tensors), 'tensor')}"] if found.tensors else []),
+            *(one.what for one in found.facts),
+        ]
+    )
+    title = f"{found.a} (A) and {found.b} (B): {differ or 'no difference'}"
+    renamed = f", {found.renamed} nodes have other names" if found.renamed else ""
+    same = Lines([f"{counted(found.same, 'node')} the same{renamed}"])
+    return View(title, [same, *_tables(found)], rows=_rows(found))
+
+
+def _nodes_of(found: ModelDifference) -> dict[str, Sequence[GraphNode | NodeChange]]:
+    return {"added": found.added, "removed": found.removed, "changed": found.changed}
+
+
+def _tables(found: ModelDifference) -> Iterator[Block]:
+    facts: list[Column[FactChange]] = [
+        Column("model", lambda one: one.what),
+        Column("A", lambda one: one.a, fit="fold"),
+        Column("B", lambda one: one.b, fit="fold"),
+    ]
+    tensors: list[Column[TensorChange]] = [
+        Column("tensor", lambda one: one.name, fit="fold"),
+        Column("role", lambda one: one.role),
+        Column("A", lambda one: one.a, fit="fold"),
+        Column("B", lambda one: one.b, fit="fold"),
+    ]
+    nodes: list[Column[GraphNode]] = [
+        Column("operator", lambda one: one.op),
+        Column("node", lambda one: one.node, fit="fold"),
+    ]
+    changed: list[Column[NodeChange]] = [
+        Column("operator", lambda one: one.op),
+        Column("node", lambda one: one.node, fit="fold"),
+        Column("in B", lambda one: _if_other(one.other, one.node), fit="fold", is_optional=True),
+        Column("what", lambda one: one.what, fit="fold"),
+    ]
+    weights: list[Column[WeightChange]] = [
+        Column("weight", lambda one: one.weight, fit="fold"),
+        Column(
+            "in B", lambda one: one.other if one.other != one.weight else "", fit="fold", is_optional=True
+        ),
+        Column("A", lambda one: one.a, fit="fold"),
+        Column("B", lambda one: _if_other(one.b, one.a), fit="fold", is_optional=True),
+        Column("|B-A|/|A|", lambda one: one.relative, ".2g"),
+        Column("largest", lambda one: one.largest, ".2g"),
+    ]
+    shown = [
+        table("", facts, found.facts),
+        table("added in B", nodes, found.added),
+        table("removed from A", nodes, found.removed),
+        table("changed", changed, found.changed),
+        table("weights", weights, found.weights),
+        table("types and shapes", tensors, found.tensors),
+    ]
+    for one in shown:
+        many = f", the first {_SHOWN} of {len(one.rows)}" if len(one.rows) > _SHOWN else ""
+        if one.rows:
+            yield replace(one, title=f"{one.title}{many}", top=_SHOWN)
+
+
+def _if_other(b: str, a: str) -> str:
+    return "" if b == a else b
+
+
+def _rows(found: ModelDifference) -> Iterator[dict[str, str | int | float | None]]:
+    for change, records in (
+        *_nodes_of(found).items(),
+        ("weight", found.weights),
+        ("tensor", found.tensors),
+        ("model", found.facts),
+    ):
+        for one in records:
+            yield {"change": change, **cells_of(one)}

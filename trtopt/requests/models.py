@@ -214,6 +214,15 @@ class ExtractRequest(shared.Request):
 
 
 @dataclass(frozen=True)
+class DiffRequest(shared.Request):
+    """Which models to compare."""
+
+    model: Annotated[str | Path, Argument("the ONNX file.", "onnx", metavar="A")]
+    other: Annotated[str | Path, Argument("the one to hold against it.", "onnx", metavar="B")]
+    output: Annotated[str | Path | None, Output("HTML page to write of all differences.", "page")] = None
+
+
+@dataclass(frozen=True)
 class CastRequest(shared.Request):
     """What to write in 16 bits."""
 

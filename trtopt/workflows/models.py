@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
     from trtopt.export.source_module import Subject
-    from trtopt.records import Extraction
-    from trtopt.requests.models import ExportRequest, ExtractRequest, LintRequest, RewriteRequest
+    from trtopt.records import Extraction, ModelDifference
+    from trtopt.requests.models import (
+        DiffRequest,
+        ExportRequest,
+        ExtractRequest,
+        LintRequest,
+        RewriteRequest,
+    )
     from trtopt.rewrite.lint import LintReport
     from trtopt.rewrite.rewrite_trace import RewriteTrace
 
@@ -110,3 +116,12 @@ def extract(request: ExtractRequest) -> Extraction:
     )
     save(replace(model, proto=part), out)
     return made
+
+
+def diff(request: DiffRequest) -> ModelDifference:
+    """See `trtopt.diff`."""
+    from trtopt.inspect.model_difference import model_difference
+    from trtopt.onnxio.model_file import load
+
+    a, b = Path(request.model), Path(request.other)
+    return model_difference(load(a), load(b), (str(a), str(b)))

@@ -24,6 +24,7 @@ from trtopt.records import (
     EngineProfile,
     Environment,
     Manifest,
+    ModelDifference,
     ProfileReport,
     SweepReport,
     Trust,
@@ -31,6 +32,7 @@ from trtopt.records import (
 from trtopt.report.bench import bench_notes, bench_view, distrust
 from trtopt.report.build import build_view
 from trtopt.report.comparison import comparison_view
+from trtopt.report.graph import difference_view
 from trtopt.report.html.page import Figure, Mark, Page, Section
 from trtopt.report.precision import check_view, verdict_view
 from trtopt.report.profile import difference_blocks, engine_parts, profile_notes
@@ -429,6 +431,19 @@ def pair_page(
         steps=list(_turns(a, b)) if compared is not None else [],
         charts=[replace(one, title=f"{n}: {one.title}") for n, page in pages.items() for one in page.charts],
         sections=list(_filled([differ, *_merged(pages)])),
+    )
+
+
+def models_page(found: ModelDifference) -> Page:
+    """How two models differ."""
+    view = difference_view(found)
+    return Page(
+        title=f"{PurePath(found.a).name} (A) and {PurePath(found.b).name} (B)",
+        facts=[f"A: {found.a}", f"B: {found.b}"],
+        mark=Mark("good", "the same") if found.is_same else Mark("caution", "they differ"),
+        figures=[],
+        answer=[Lines([view.headline])],
+        sections=[Section("differ", "How do they differ?", {"differences": view.page()[1:]})],
     )
 
 

@@ -1,0 +1,303 @@
+"""Two models, node by node: what was added, removed and changed, whatever the nodes are called.
+
+Nodes are matched in rounds, the strictest first: those computed alike of the same weights, or used alike;
+those with other weights of these shapes; those of one name; last by order. A round takes what others left.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, reads_of, refill
+from trtopt.onnxio.model_file import ModelFile, array_of, remove_seal
+from trtopt.onnxio.model_info import real_inputs, tensor_spec
+from trtopt.onnxio.prepare import normalise
+from trtopt.onnxio.shape_inference import declared_values, schema_of
+from trtopt.onnxio.weights import stretches
+from trtopt.records import FactChange, GraphNode, ModelDifference, NodeChange, TensorChange, WeightChange
+
+Weigh = Callable[[onnx.TensorProto], Hashable]
+
+
+def model_difference(a: ModelFile, b: ModelFile, names: tuple[str, str]) -> ModelDifference:
+    """How B differs from A; `names` are theirs."""
+    ours, theirs = _Side(a), _Side(b)
+    ours.call_ends_as(theirs)
+    theirs.call_ends_as(ours)
+    pairs = _match(ours, theirs)
+    back = {other: own for own, other in pairs.items()}
+    changed, weights, tensors = (
+        list[NodeChange](),
+        dict[tuple[str, str], WeightChange](),
+        list[TensorChange](),
+    )
+    for own, other in sorted(pairs.items()):
+        node, new = ours.nodes[own], theirs.nodes[other]
+        what = [*_attribute_changes(node, new), *_rewired(ours, theirs, own, other, back)]
+        if what:
+            changed.append(NodeChange(node=node.name, other=new.name, op=node.op_type, what="; ".join(what)))
+        for one, two in zip(node.input, new.input, strict=False):
+            if one in ours.weights and two in theirs.weights and (one, two) not in weights:
+                found = _weight_change(ours, theirs, one, two, node.name)
+                if found is not None:
+                    weights[one, two] = found
+        for one, two in zip(node.output, new.output, strict=False):
+            before, after = ours.text_of(one), theirs.text_of(two)
+            if before != after and one not in ours.ends:
+                tensors.append(TensorChange(role="inner", name=one, a=before, b=after))
+    return ModelDifference(
+        a=names[0],
+        b=names[1],
+        facts=tuple(
+            FactChange(what=what, a=before, b=after)
+            for what, before, after in _differing(ours.facts, theirs.facts)
+        ),
+        tensors=(*_end_changes(ours, theirs), *tensors),
+        added=tuple(theirs.listed(place) for place in range(len(theirs.nodes)) if place not in back),
+        removed=tuple(ours.listed(place) for place in range(len(ours.nodes)) if place not in pairs),
+        changed=tuple(changed),
+        weights=tuple(weights.values()),
+        same=len(pairs) - len(changed),
+        renamed=sum(ours.nodes[one].name != theirs.nodes[two].name for one, two in pairs.items()),
+    )
+
+
+class _Side:
+    """One of the models, as it is matched."""
+
+    def __init__(self, file: ModelFile) -> None:
+        model = normalise(file.proto)[0]
+        remove_seal(model)
+        self.file, self.nodes = file, [*model.graph.node]
+        _drop_defaults(model)
+        self.weights = {item.name: item for item in model.graph.initializer}
+        self.makers = {
+            name: (place, index)
+            for place, node in enumerate(self.nodes)
+            for index, name in enumerate(node.output)
+            if name
+        }
+        self.inputs = {item.name: tensor_spec(item).type_text for item in real_inputs(model)}
+        self.outputs = {item.name: tensor_spec(item).type_text for item in model.graph.output}
+        self.ends = {*self.inputs, *self.outputs}
+        self.keys: dict[str, Hashable] = {}
+        self._values = declared_values(model)
+        self.facts = {
+            "IR version": str(model.ir_version),
+            "producer": f"{model.producer_name} {model.producer_version}".strip(),
+            **{f"opset {one.domain or 'ai.onnx'}": str(one.version) for one in model.opset_import},
+            **{f"metadata {one.key}": one.value for one in model.metadata_props},
+        }
+
+    def call_ends_as(self, other: _Side) -> None:
+        """Inputs and outputs that the other has are known by name, those that it lacks by their place."""
+        for own, its in ((self.inputs, other.inputs), (self.outputs, other.outputs)):
+            alone = [name for name in own if name not in its]
+            self.keys |= {name: alone.index(name) if name in alone else name for name in own}
+
+    def origin(self, name: str, matched: Mapping[int, int]) -> Hashable:
+        """Where a tensor comes from; None: from a node that the other side lacks."""
+        if name not in self.makers:
+            return "weight" if name in self.weights else ("input", self.keys.get(name))
+        place, index = self.makers[name]
+        return (matched[place], index) if place in matched else None
+
+    def listed(self, place: int) -> GraphNode:
+        """A node that has no match."""
+        node = self.nodes[place]
+        return GraphNode(node=node.name, op=node.op_type)
+
+    def text_of(self, name: str) -> str | None:
+        """A tensor's type and shape."""
+        value = self._values.get(name)
+        return None if value is None else tensor_spec(value).type_text
+
+    @cached_property
+    def tokens(self) -> list[Hashable]:
+        """What each node is, without its name."""
+        return [_token(node) for node in self.nodes]
+
+    @cached_property
+    def with_weights(self) -> list[Hashable]:
+        """The same with the values of its weights."""
+        held = ([self.weights[name] for name in node.input if name in self.weights] for node in self.nodes)
+        return [(token, *map(self.by_value, own)) for token, own in zip(self.tokens, held, strict=True)]
+
+    @cached_property
+    def _digests(self) -> dict[str, bytes]:
+        return {
+            name: hashlib.sha256(np.ascontiguousarray(array_of(item, self.file.folder)).data).digest()
+            if item.data_type != onnx.TensorProto.STRING
+            else b"".join(item.string_data)
+            for name, item in self.weights.items()
+        }
+
+    def by_value(self, item: onnx.TensorProto) -> Hashable:
+        """A weight's type, shape and values."""
+        return item.data_type, tuple(item.dims), self._digests[item.name]
+
+    def up(self, weigh: Weigh) -> list[int]:
+        """A number for each node that is the same where all that it is computed of is."""
+        known: dict[str, int] = {name: hash(("input", self.keys[name])) for name in self.inputs}
+        known |= {name: hash(weigh(item)) for name, item in self.weights.items()}
+        found = []
+        for node, token in zip(self.nodes, self.tokens, strict=True):
+            captured = sorted(known.get(name, 0) for name in reads_of(node) - {*node.input})
+            found.append(hash((token, *(known.get(name, 0) for name in node.input), *captured)))
+            known |= {name: hash((found[-1], index)) for index, name in enumerate(node.output)}
+        return found
+
+    def down(self, weigh: Weigh) -> list[int]:
+        """The same for all that is computed of it."""
+        uses: dict[str, list[int]] = defaultdict(list)
+        for name in self.outputs:
+            uses[name].append(hash(("output", self.keys[name])))
+        found = []
+        for node, token in zip(reversed(self.nodes), reversed(self.tokens), strict=True):
+            held = [hash(weigh(self.weights[name])) for name in node.input if name in self.weights]
+            found.append(hash((token, *held, *(tuple(sorted(uses[name])) for name in node.output))))
+            for index, name in enumerate(node.input):
+                uses[name].append(hash((found[-1], index)))
+            for name in reads_of(node) - {*node.input}:
+                uses[name].append(found[-1])
+        return found[::-1]
+
+
+def _drop_defaults(model: onnx.ModelProto) -> None:
+    """Take out attributes that say what their absence would, in place."""
+    for part in graphs_of(model.graph):
+        for node in part.node:
+            schema = schema_of(node.op_type, opset_of(model)) if node.domain in OWN_DOMAINS else None
+            known = schema.attributes if schema is not None else {}
+            refill(node.attribute, [item for item in node.attribute if not _is_default(item, known)])
+
+
+def _is_default(item: onnx.AttributeProto, known: Mapping[str, Any]) -> bool:
+    usual = known[item.name].default_value if item.name in known else None
+    return usual is not None and _attribute_text(item) == _attribute_text(usual)
+
+
+def _token(node: onnx.NodeProto) -> Hashable:
+    return _operator(node), tuple(sorted(_attributes(node).items()))
+
+
+def _operator(node: onnx.NodeProto) -> Hashable:
+    return "" if node.domain in OWN_DOMAINS else node.domain, node.op_type
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, str]:
+    """Each attribute as text; of a graph its operators: its tensors may be called otherwise."""
+    return {item.name: _attribute_text(item) for item in node.attribute}
+
+
+def _attribute_text(item: onnx.AttributeProto) -> str:
+    if item.HasField("g"):
+        return ", ".join(str(_token(inner)) for part in graphs_of(item.g) for inner in part.node)
+    if item.HasField("t"):
+        return hashlib.sha256(item.t.SerializeToString(deterministic=True)).hexdigest()[:12]
+    return str(onnx.helper.printable_attribute(item)).partition(" = ")[2]
+
+
+def _match(a: _Side, b: _Side) -> dict[int, int]:
+    """The nodes of A that are in B, by their places."""
+    pairs: dict[int, int] = {}
+    left, right = [*range(len(a.nodes))], [*range(len(b.nodes))]
+
+    def take(found: Sequence[tuple[int, int]]) -> None:
+        pairs.update(found)
+        left[:] = [place for place in left if place not in pairs]
+        taken = {*pairs.values()}
+        right[:] = [place for place in right if place not in taken]
+
+    def by(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> None:
+        waiting: dict[Hashable, list[int]] = defaultdict(list)
+        for place in reversed(right):
+            waiting[theirs[place]].append(place)
+        take([(place, waiting[ours[place]].pop()) for place in left if waiting.get(ours[place])])
+
+    for ours, theirs in ((a.by_value, b.by_value), (_dims, _dims)):
+        ups, downs = (a.up(ours), b.up(theirs)), (a.down(ours), b.down(theirs))
+        by(*(list(zip(up, down, strict=True)) for up, down in zip(ups, downs, strict=True)))
+        by(*ups)
+        by(*downs)
+    by(*([(_operator(node), node.name) for node in side.nodes] for side in (a, b)))
+    by(*([(_operator(node), *node.output) for node in side.nodes] for side in (a, b)))
+    operators = [[_operator(node) for node in side.nodes] for side in (a, b)]
+    for kinds, others in ((a.with_weights, b.with_weights), (a.tokens, b.tokens), operators):
+        runs = difflib.SequenceMatcher(None, [kinds[one] for one in left], [others[one] for one in right])
+        take(
+            [
+                (left[run.a + step], right[run.b + step])
+                for run in runs.get_matching_blocks()
+                for step in range(run.size)
+            ]
+        )
+    return pairs
+
+
+def _dims(item: onnx.TensorProto) -> Hashable:
+    return tuple(item.dims)
+
+
+def _attribute_changes(node: onnx.NodeProto, new: onnx.NodeProto) -> Iterator[str]:
+    before, after = _attributes(node), _attributes(new)
+    for name in dict.fromkeys((*before, *after)):
+        if before.get(name) != after.get(name):
+            yield f"{name} {before.get(name, '–')} → {after.get(name, '–')}"
+
+
+def _rewired(a: _Side, b: _Side, own: int, other: int, back: Mapping[int, int]) -> Iterator[str]:
+    """Inputs that come from elsewhere; not where a node was put in front, or taken out: that is listed."""
+    before, after = a.nodes[own].input, b.nodes[other].input
+    if len(before) != len(after):
+        yield f"{len(before)} → {len(after)} inputs"
+    both = {place: place for place in back.values()}
+    for one, two in zip(before, after, strict=False):
+        made, new = a.origin(one, both), b.origin(two, back)
+        if None not in (made, new) and made != new:
+            yield f"reads {two!r} instead of {one!r}"
+
+
+def _weight_change(a: _Side, b: _Side, one: str, two: str, node: str) -> WeightChange | None:
+    first, second = a.weights[one], b.weights[two]
+    if a.by_value(first) == b.by_value(second):
+        return None
+    relative = largest = None
+    if first.dims == second.dims and onnx.TensorProto.STRING not in (first.data_type, second.data_type):
+        norm = moved = largest = 0.0
+        values = (array_of(item, side.file.folder) for item, side in ((first, a), (second, b)))
+        for old, new in zip(*map(stretches, values), strict=True):
+            before, step = old.astype(np.float64), new.astype(np.float64) - old.astype(np.float64)
+            norm += float(np.square(before).sum())
+            moved += float(np.square(step).sum())
+            largest = max(largest, float(np.abs(step).max(initial=0.0)))
+        relative = (moved / norm) ** 0.5 if norm else None
+    texts = (tensor_spec(_declared(item)).type_text for item in (first, second))
+    return WeightChange(
+        weight=one, other=two, node=node, a=next(texts), b=next(texts), relative=relative, largest=largest
+    )
+
+
+def _declared(item: onnx.TensorProto) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(item.name, item.data_type, [*item.dims])
+
+
+def _end_changes(a: _Side, b: _Side) -> Iterator[TensorChange]:
+    for name, before, after in _differing(a.inputs, b.inputs):
+        yield TensorChange(role="input", name=name, a=before, b=after)
+    for name, before, after in _differing(a.outputs, b.outputs):
+        yield TensorChange(role="output", name=name, a=before, b=after)
+
+
+def _differing(a: Mapping[str, str], b: Mapping[str, str]) -> Iterator[tuple[str, str | None, str | None]]:
+    for name in dict.fromkeys((*a, *b)):
+        if a.get(name) != b.get(name):
+            yield name, a.get(name), b.get(name)
