@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from tests.support import examples
 from tests.support.inspected import graph, node, stored
 from tests.support.scripted_runs import terms
 from tests.unit.inspect.test_memory import LIFE, passed
@@ -89,7 +90,7 @@ def report_of(*engines: EngineProfile, **rest: object) -> ProfileReport:
     return ProfileReport(
         created="2026-01-01T00:00:00+00:00",
         argv=("/opt/bin/trtopt", "profile", "a folder", "-o", "x"),
-        environment=None,
+        environment=examples.report().environment,
         model_sha256=MODEL,
         peaks=PEAKS,
         engines=engines,

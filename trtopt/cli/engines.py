@@ -295,7 +295,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
     PATH is a build folder, one engine of it, or an ONNX file, whose names the layers have. Shows also which
     types ran; what fused, what did not and why; and how far each layer is from the device's limits.
     """
-    from trtopt.cli.console import listening, note, show_result
+    from trtopt.cli.console import listening, show_result
     from trtopt.errors import UsageError
     from trtopt.files.outputs import write_output
     from trtopt.records import to_json
@@ -313,11 +313,8 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
         write_output(file, to_json(report, indent=None), kinds[file])
     show_result(json, report, indent=None)
     if file is not None and with_trace:
-        if any(layer.ms for engine in report.engines for layer in engine.layers):
-            place = file.with_name(TRACE_FILE)
-            write_output(place, trace(report), kinds[place])
-        else:
-            note(f"no {TRACE_FILE}: nothing was timed")
+        place = file.with_name(TRACE_FILE)
+        write_output(place, trace(report), kinds[place])
 
 
 @command("measure.CompareRequest")

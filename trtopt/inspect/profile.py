@@ -11,7 +11,7 @@ import numpy as np
 from trtopt.inspect.costs import furthest_above, total, with_floors
 from trtopt.inspect.fusion import fused, unfused
 from trtopt.inspect.graph import Graph
-from trtopt.inspect.inspector import EngineDescription, EngineLayer
+from trtopt.inspect.inspector import EngineDescription
 from trtopt.inspect.kernels.report import report_kernels
 from trtopt.inspect.layers import UNKNOWN, join
 from trtopt.inspect.memory import timeline
@@ -120,16 +120,6 @@ def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def profile_graph(batch: int, engine: EngineRef, graph: Graph, peaks: DevicePeaks | None) -> EngineProfile:
-    """The profile of an engine that cannot run here: one layer for each node of the ONNX file."""
-    nodes = tuple(
-        EngineLayer(name=node.name, kind=node.op, onnx_nodes=(node.name,))
-        for node in graph.nodes
-        if node.op != "Constant"
-    )
-    return _profile(batch, engine, EngineDescription(layers=nodes), None, graph, peaks, is_engine=False)
-
-
 def _profile(
     batch: int,
     engine: EngineRef,
@@ -141,7 +131,6 @@ def _profile(
     latency_ms: float | None = None,
     by_tensors: bool = False,
     weakly_typed: bool = False,
-    is_engine: bool = True,
 ) -> EngineProfile:
     joined, coverage = join(description, times, graph, by_tensors=by_tensors)
     layers = with_floors(joined, peaks)
@@ -156,7 +145,7 @@ def _profile(
         by_module=by_module(layers),
         coverage=coverage,
         fusions=fused(layers),
-        unfused=unfused(layers, graph) if is_engine else (),
+        unfused=unfused(layers, graph),
         receipt=receipt(layers, weakly_typed=weakly_typed),
         roofline=total(layers),
         furthest=furthest_above(layers),

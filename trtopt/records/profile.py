@@ -388,10 +388,10 @@ class EngineDifference(Record, frozen=True, kw_only=True):
 class ProfileReport(Result, Record, frozen=True, kw_only=True):
     """The result file of `trtopt profile`. `missing` lists what is unknown, and why."""
 
-    schema: str = "trtopt.profile/3"
+    schema: str = "trtopt.profile/4"
     created: str
     argv: tuple[str, ...] = ()
-    environment: Environment | None
+    environment: Environment
     model_sha256: str
     peaks: DevicePeaks | None
     engines: tuple[EngineProfile, ...]

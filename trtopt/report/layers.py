@@ -10,7 +10,7 @@ from importlib.resources import files
 from trtopt.records import DevicePeaks, EngineProfile, EngineTensor, ProfiledLayer
 from trtopt.report.charts import Channel, Row, chart, coloured_types, listed, marks, type_scale
 from trtopt.report.kernels import hides_its_time
-from trtopt.report.view import Chart, Column, Face, Spec, Table, names_text, table
+from trtopt.report.view import Chart, Column, Spec, Table, names_text, table
 
 _TOP_LAYERS = 10
 _KINDS = 7
@@ -18,9 +18,7 @@ _ROOT = "layers"
 
 
 def layers_table(engine: EngineProfile) -> Table:
-    """The layers of a timed engine, or the nodes of one that was not run with their minimum cost."""
-    is_timed = engine.sum_ms > 0
-    work: Face = "page" if is_timed else ""
+    """The layers, with their times and floors."""
     columns: list[Column[ProfiledLayer]] = [
         Column("layer", nodes_text, fit="cut"),
         Column("ms", lambda one: one.ms, ".4f", width=7, is_optional=True),  # a phone shows the first three
@@ -31,17 +29,16 @@ def layers_table(engine: EngineProfile) -> Table:
         Column("bound", lambda one: one.cost.bound if one.cost else "", width=7, is_optional=True),
         Column("type", type_text, "", width=8),
         Column("kind", kind_text, fit="cut", width=8),
-        Column("MFLOP", lambda one: one.cost.flops / 1e6 if one.cost else None, ",.2f", work, width=8),
-        Column("MB", lambda one: one.cost.bytes_moved / 1e6 if one.cost else None, ",.3f", work, width=6),
+        Column("MFLOP", lambda one: one.cost.flops / 1e6 if one.cost else None, ",.2f", "page", width=8),
+        Column("MB", lambda one: one.cost.bytes_moved / 1e6 if one.cost else None, ",.3f", "page", width=6),
     ]
-    caption = "spread: half of p10 to p90; floor: from the device's peaks; " if is_timed else ""
     return table(
         f"batch {engine.batch}: {count_text(engine)}",
         columns,
         engine.layers,
-        caption=f"{caption}(type): requested",
+        caption="spread: half of p10 to p90; floor: from the device's peaks; (type): requested",
         top=_TOP_LAYERS,
-        sorted_by="ms" if is_timed else "MFLOP",
+        sorted_by="ms",
         details=[_details(layer) for layer in engine.layers],
     )
 
@@ -68,11 +65,8 @@ def type_text(layer: ProfiledLayer) -> str:
 
 
 def count_text(engine: EngineProfile) -> str:
-    """How many layers, and their time; for an engine that was not run, the nodes of its graph."""
-    count = f"{len(engine.layers):,}"
-    if not engine.sum_ms:
-        return f"{count} nodes of the ONNX file, not timed"
-    return f"{count} layers, {engine.sum_ms:.3f} ms in all (medians)"
+    """How many layers, and their time."""
+    return f"{len(engine.layers):,} layers, {engine.sum_ms:.3f} ms in all (medians)"
 
 
 def _details(layer: ProfiledLayer) -> list[tuple[str, str]]:

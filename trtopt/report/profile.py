@@ -76,7 +76,7 @@ def profile_notes(report: ProfileReport) -> list[Note]:
 
 def _hidden(report: ProfileReport) -> Iterator[Note]:
     """Engines whose layer times say little, where kernels say more."""
-    on_gpu = report.environment is not None and report.environment.device.kind == "gpu"
+    on_gpu = report.environment.device.kind == "gpu"
     for engine in report.engines:
         if on_gpu and engine.kernels is None and hides_its_time(engine):
             text = f"{engine.coverage.time_opaque:.0%} of the time lies in layers that hide their nodes"
@@ -137,8 +137,7 @@ def total_lines(engine: EngineProfile) -> list[str]:
 def roofline_lines(engine: EngineProfile) -> list[str]:
     """The model's minimum work, its floor, and the layers furthest above their floors."""
     difference = engine.roofline
-    how = "at least" if engine.sum_ms else "node by node"  # fused nodes move less
-    lines = [f"model: {_scaled(difference.flops, 'FLOP')}, {_scaled(difference.bytes_moved, 'B')} {how}"]
+    lines = [f"model: {_scaled(difference.flops, 'FLOP')}, {_scaled(difference.bytes_moved, 'B')} at least"]
     if difference.floor_ms and difference.measured_ms:
         lines.append(
             f"floor {difference.floor_ms:.3f} ms, measured {difference.measured_ms:.3f} ms, "
@@ -157,8 +156,6 @@ def roofline_lines(engine: EngineProfile) -> list[str]:
 
 def _time_lines(engine: EngineProfile) -> list[str]:
     """The largest groups of layers by kind, type and module; how many of them the graph explains."""
-    if not engine.sum_ms:
-        return []
     lines = []
     for title, groups in (("kind", engine.by_kind), ("type", engine.by_dtype), ("module", engine.by_module)):
         largest = [f"{group.key} {group.share:.0%} ({group.layers})" for group in groups[:_TOP_PATTERNS]]
@@ -206,7 +203,7 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
         by_reason.setdefault((one.fusion, one.reason), []).append(one)
     if engine.fusions:
         yield table("Fused into one layer", fused, engine.fusions, top=_TOP_PATTERNS)
-    elif engine.sum_ms:
+    else:
         yield Lines(["No operators were fused."], face="page")
     if by_reason:
         yield table(
@@ -217,7 +214,7 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
             sorted_by="ms of the last",
             details=[[(", ".join(one.nodes), one.detail) for one in alike] for alike in by_reason.values()],
         )
-    elif engine.sum_ms:
+    else:
         yield Lines(["Every candidate of a known fusion was fused."], face="page")
 
 

@@ -43,8 +43,7 @@ def check_engines(
     report: BenchReport | ProfileReport, manifest: Manifest, where: Path, folder: Path, remedy: str
 ) -> None:
     """Engines must be the folder's, unless the model ran on another backend than they are for."""
-    environment = report.environment
-    if environment is not None and environment.backend.name != manifest.engines[0].plan.backend.name:
+    if report.environment.backend.name != manifest.engines[0].plan.backend.name:
         return
     known = {engine.sha256 for engine in manifest.engines}
     for batch, engine in engines_of(report):

@@ -8,6 +8,7 @@ from io import StringIO
 from msgspec.structs import replace
 from rich.console import Console
 
+from tests.support import examples
 from tests.unit.inspect.kernels.test_report import GEMM, NAMES, launches, report
 from tests.unit.inspect.test_difference import engine
 from trtopt.records import KernelChange, ProfileReport
@@ -65,7 +66,9 @@ def test_kernels_have_a_track_for_each_stream_at_the_times_at_which_they_ran() -
     made = report(launches(0.5, 0.25, gap=0.25))
     rows = (made.rows[0], replace(made.rows[1], stream=7))
     profile = replace(engine("a"), kernels=replace(made, rows=rows))
-    whole = ProfileReport(created="", environment=None, model_sha256="", peaks=None, engines=(profile,))
+    whole = ProfileReport(
+        created="", environment=examples.report().environment, model_sha256="", peaks=None, engines=(profile,)
+    )
     events = json.loads(trace(whole))["traceEvents"]
     names = [one["args"]["name"] for one in events if one["name"] == "thread_name"]
     assert names[-2:] == ["kernels, stream 0", "kernels, stream 7"]
@@ -76,7 +79,9 @@ def test_kernels_have_a_track_for_each_stream_at_the_times_at_which_they_ran() -
 def test_slices_of_one_track_do_not_overlap() -> None:
     made = report(launches(0.5, 0.25, 0.25, gap=-0.1))
     profile = replace(engine("a"), kernels=made)
-    whole = ProfileReport(created="", environment=None, model_sha256="", peaks=None, engines=(profile,))
+    whole = ProfileReport(
+        created="", environment=examples.report().environment, model_sha256="", peaks=None, engines=(profile,)
+    )
     events = json.loads(trace(whole))["traceEvents"]
     names = {one["tid"]: one["args"]["name"] for one in events if one["name"] == "thread_name"}
     placed = [names[one["tid"]] for one in events if one["ph"] == "X"]

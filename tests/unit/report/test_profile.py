@@ -3,13 +3,14 @@ import re
 import msgspec
 from rich.console import Console
 
+from tests.support import examples
 from tests.support.inspected import graph, layer, node, profiled, stored, zeros
 from tests.support.pages import resnet
 from tests.support.scripted_runs import terms
 from trtopt.inspect.difference import difference
 from trtopt.inspect.inspector import EngineDescription, read_inspector
 from trtopt.inspect.peaks import peaks_of
-from trtopt.inspect.profile import profile_graph, profile_point
+from trtopt.inspect.profile import profile_point
 from trtopt.records import (
     BenchPoint,
     EngineProfile,
@@ -64,7 +65,14 @@ def point(description: EngineDescription, compute_ms: float = 3.0) -> BenchPoint
 
 
 def shown(*engines: EngineProfile, width: int = 200, **rest: object) -> str:
-    report = ProfileReport(created="", environment=None, model_sha256="", peaks=None, engines=engines, **rest)  # type: ignore[arg-type]
+    report = ProfileReport(
+        created="",
+        environment=examples.report().environment,
+        model_sha256="",
+        peaks=None,
+        engines=engines,
+        **rest,
+    )  # type: ignore[arg-type]
     console = Console(width=width, no_color=True)
     with console.capture() as capture:
         console.print(profile_view(report).terminal(verbose=True))
@@ -145,17 +153,6 @@ def test_a_real_engines_layers_are_reported_under_their_own_names() -> None:
     assert "batch 1: 60 layers, 120.000 ms in all" in text
     assert "by kind: CaskConvolution" in text
     assert "by type: float16" in text
-
-
-def test_what_was_not_timed_shows_what_the_graph_requests() -> None:
-    text = shown(profile_graph(1, REF, GRAPH, None), missing=("nothing was run",))
-    assert "batch 1: 3 nodes of the ONNX file, not timed" in text
-    assert "floor" not in text
-    assert "model: 3.07 kFLOP, 2.99 kB node by node" in text
-    assert "(float16)" in text
-    assert "latency" not in text
-    assert "of the time" not in text
-    assert "not known: nothing was run" in text
 
 
 def test_layers_of_myelins_own_names_are_reported_by_what_they_cover() -> None:

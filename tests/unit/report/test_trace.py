@@ -3,6 +3,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tests.support import examples
 from tests.support.inspected import profiled
 from tests.unit.inspect.test_difference import engine
 from trtopt.records import (
@@ -17,7 +18,9 @@ from trtopt.report.trace import trace
 
 
 def events(*engines: EngineProfile) -> list[dict[str, Any]]:
-    report = ProfileReport(created="", environment=None, model_sha256="", peaks=None, engines=engines)
+    report = ProfileReport(
+        created="", environment=examples.report().environment, model_sha256="", peaks=None, engines=engines
+    )
     found: list[dict[str, Any]] = json.loads(trace(report))["traceEvents"]
     return found
 

@@ -286,7 +286,7 @@ def _ran_on_stand_in(collected: Collected) -> bool:
 def _facts(collected: Collected) -> list[str]:
     """Device, backend and date of the figures; of the build where there are none."""
     reports = list(collected.reports.values())
-    environments = [report.environment for report in reports if report.environment is not None]
+    environments = (report.environment for report in reports)
     lines = [f"{one.device.name}, {one.backend}" for one in environments]
     manifest = collected.manifest
     if manifest is not None and (not lines or _ran_on_stand_in(collected)):
@@ -390,8 +390,7 @@ def _machines(collected: Collected) -> Iterator[Table]:
     """Each machine, with the files that were made on it."""
     machines: dict[Environment, list[str]] = {}
     for file, report in collected.reports.items():
-        if report.environment is not None:
-            machines.setdefault(report.environment, []).append(file)
+        machines.setdefault(report.environment, []).append(file)
     for environment, files in machines.items():
         yield facts_table(f"Where {', '.join(files)} was made", facts_of(environment))
 

@@ -11,26 +11,24 @@ from typing import cast
 
 import msgspec
 
-from trtopt.builder.shapes import shapes_at
 from trtopt.device.nvtx import require_nvtx
-from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
+from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import read_manifest
 from trtopt.inspect.difference import difference
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of
-from trtopt.inspect.profile import profile_graph, profile_point
+from trtopt.inspect.profile import profile_point
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.options import declared_in
-from trtopt.recipe import batch_sizes, shape_flags
+from trtopt.recipe import batch_sizes
 from trtopt.records import (
     BenchReport,
     DevicePeaks,
     EngineArtifact,
     EngineDifference,
     EngineProfile,
-    EngineRef,
     Manifest,
     ProfileReport,
     Shape,
@@ -41,7 +39,7 @@ from trtopt.requests.measure import BenchRequest, ProfileRequest
 from trtopt.requests.shared import BackendName
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
-from trtopt.workflows.bench.resolve_engines import find_engines, is_external, points, resolve_engines
+from trtopt.workflows.bench.resolve_engines import find_engines, is_external, resolve_engines
 from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.listener import SILENT, Listener
@@ -72,27 +70,18 @@ def check_request(request: ProfileRequest) -> None:
 def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileReport:
     """Time every layer, and join the times with the inspector and the ONNX file; see `trtopt.profile`."""
     check_request(request)
-    earlier = None if request.against is None else _earlier(Path(request.against))
+    earlier = None if request.against is None else read_profile(Path(request.against))
     given = None if request.result is None else read_result(Path(request.result))
     notes: list[str] = []
     with _subject(request, notes, listener) as (subject, model, manifest):
         named = () if manifest is None or subject.is_dir() else manifest.engines
         engine = next((one for one in named if one.path == subject.name), None)
-        try:
-            report = given or bench(_on_own_backend(subject, request, manifest), listener)
-        except (NoGpuError, BackendMissingError) as error:
-            if manifest is None:
-                raise
-            engines = manifest.engines if engine is None else (engine,)
-            made = _profile_graphs(
-                manifest, engines, model, request, f"the engines were not run: {error.problem}"
-            )
-        else:
-            if given is not None:
-                _check_belongs(given, manifest, model, Path(str(request.result)))
-                report = _choose_points(given, engine, batch_sizes(request.batch), Path(str(request.result)))
-            peaks = _peaks_for(report, manifest, request, notes, listener)
-            made = _profile_points(report, _Graphs(model, manifest), peaks)
+        report = given or bench(_on_own_backend(subject, request, manifest), listener)
+        if given is not None:
+            _check_belongs(given, manifest, model, Path(str(request.result)))
+            report = _choose_points(given, engine, batch_sizes(request.batch), Path(str(request.result)))
+        peaks = _peaks_for(report, manifest, request, notes, listener)
+        made = _profile_points(report, _Graphs(model, manifest), peaks)
     made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
     return _with_differences(made, earlier, Path(str(request.against)))
 
@@ -241,38 +230,6 @@ def _profile_points(report: BenchReport, graphs: _Graphs, peaks: DevicePeaks | N
     )
 
 
-def _profile_graphs(
-    manifest: Manifest,
-    artifacts: Sequence[EngineArtifact],
-    model: Path,
-    request: ProfileRequest,
-    reason: str,
-) -> ProfileReport:
-    """What can be known of engines that do not run here: what their graph asks for."""
-    graphs = _Graphs(model, manifest)
-    engines, sizes = [], request.measurement.sizes
-    for engine, size in points(artifacts, batch_sizes(request.batch)):
-        ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
-        shapes = shapes_at(manifest.onnx.inputs, engine.plan, size, shape_flags(sizes), sizes.axes)
-        at_shapes = graphs.at(engine.plan.label, shapes)
-        engines.append(profile_graph(size, ref, at_shapes, known_peaks(engine.device)))
-    return ProfileReport(
-        created=now(),
-        argv=command_line(),
-        environment=None,
-        model_sha256=manifest.onnx.sha256,
-        peaks=None,
-        engines=tuple(engines),
-        missing=(
-            reason,
-            "layers, fusions, times and the types that ran: the rows are the nodes of the ONNX file",
-            *(("kernels: they are recorded where the engines run",) if request.kernels else ()),
-            *(("memory: allocations are traced where the engines run",) if request.memory else ()),
-            *(("peak rates: they are measured where the engines run",) if request.probe_peaks else ()),
-        ),
-    )
-
-
 def read_profile(path: Path) -> ProfileReport:
     """A result file of `trtopt profile`, or the folder that it lies in."""
     file = path / PROFILE_FILE if path.is_dir() else path
@@ -282,24 +239,10 @@ def read_profile(path: Path) -> ProfileReport:
     return report
 
 
-def _earlier(against: Path) -> ProfileReport:
-    """A profile to compare with."""
-    report = read_profile(against)
-    if report.environment is None:
-        raise ArtifactError(
-            f"{against}: its engines were not run: there are no layers to compare",
-            "profile them where they can run",
-        )
-    return report
-
-
 def _with_differences(report: ProfileReport, earlier: ProfileReport | None, where: Path) -> ProfileReport:
     """The report with a difference for each engine that has a counterpart in the earlier one."""
     if earlier is None:
         return report
-    if report.environment is None:
-        missing = f"the difference from {where}: there are no layers here to compare with its layers"
-        return msgspec.structs.replace(report, missing=(*report.missing, missing))
     found: list[EngineDifference] = []
     for engine in report.engines:
         other = _counterpart(engine, earlier.engines)

@@ -16,7 +16,7 @@ import pytest
 from tests.support import examples
 from tests.support.pages import renamed, resnet
 from trtopt.errors import BackendMissingError
-from trtopt.records import Collected, PrecisionReceipt
+from trtopt.records import Collected
 from trtopt.records.precision import CheckedSubject, CheckReport, OutputDifference, Violation
 from trtopt.report.html.page import page_of, plotting_library
 from trtopt.report.html.pages import report_page
@@ -202,28 +202,6 @@ def test_commands_are_written_as_a_shell_takes_them_this_pages_as_it_was_typed()
     assert "trtopt profile 'a folder' -o x" in text
     assert "/opt/bin" not in text
     assert "trtopt report 'a folder'" in text.split("this page")[1]
-
-
-def test_an_engine_that_was_not_run_shows_what_its_graph_requests() -> None:
-    found = resnet()
-    report = found.profiles["profile.json"]
-    untimed = {"ms": None, "low_ms": None, "high_ms": None}
-    layers = tuple(msgspec.structs.replace(layer, **untimed) for layer in report.engines[0].layers)
-    receipt = PrecisionReceipt(
-        time_ran=None, weights_ran={"unknown": 1.0}, weights_requested={"float16": 1.0}
-    )
-    engine = msgspec.structs.replace(
-        report.engines[0], layers=layers, sum_ms=0.0, latency_ms=None, receipt=receipt
-    )
-    report = msgspec.structs.replace(report, engines=(engine,), missing=("it was not run",))
-    shown = read(msgspec.structs.replace(found, profiles={"profile.json": report}))
-    assert shown.text["why"].count("not known: it was not run") == 1
-    assert shown.data["charts"] == {}
-    assert "No operators were fused" not in shown.text["why"]
-    table = shown.table("batch 1: 60 nodes of the ONNX file, not timed")
-    names = [column["name"] for column in table["columns"]]
-    assert names == ["layer", "floor ms", "bound", "type", "kind", "MFLOP", "MB"]
-    assert table["sorted_by"] == names.index("MFLOP")
 
 
 # ── nothing in it can break out ─────────────────────────────────────────────────────────────────────────
