@@ -279,3 +279,14 @@ def precision_words(given: Sequence[Given], data: str | None, remedy: str, notes
     if data is None or not is_calibrated:
         notes.append(f"--{precision}: {allowed[precision].option.note}")
     return ["--precision", precision, *(["--data", data] if is_calibrated and data is not None else [])]
+
+
+_BYTES = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def workspace(usage: str, spec: str, unit: str) -> str:
+    """MiB, of `workspace:1G`; `unit` is that of a number alone, `usage` the option with what to give."""
+    match = re.fullmatch(r"workspace:(\d{1,18}(?:\.\d*)?(?:e\d\d?)?)([BKMG]?)(?:iB)?", spec, re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"{spec}: cannot be translated", f"give one pool, {usage}")
+    return str(max(1, round(float(match[1]) * _BYTES[match[2].upper() or unit] / 2**20)))

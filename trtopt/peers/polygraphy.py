@@ -7,10 +7,10 @@ docs/coming-from/polygraphy.md.
 from __future__ import annotations
 
 import difflib
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path, PurePath
 
@@ -27,8 +27,9 @@ from trtopt.peers.options import (
     precision_words,
     read_table,
     refuse,
+    workspace,
 )
-from trtopt.peers.shapes import Profile, Shape, measured_words, profile_words
+from trtopt.peers.shapes import Profile, Shape, measured_words, profile_words, profiles_of, shapes_in
 from trtopt.targets import DEFAULT
 
 _ROWS = read_table(Path(__file__).with_name("polygraphy.txt"), lambda cell: tuple(cell.split(", ")))
@@ -45,15 +46,15 @@ def translate(arguments: Sequence[str]) -> Translation:
     tool, rest = _tool_in(arguments)
     options = [one for one in OPTIONS if {tool, "all"} & {*one.found_in}]
     name = f"polygraphy {tool}"
-    given, words = parse(name, options, rest, abbreviated=True)
+    given, words = parse(name, options, rest, abbreviated=not tool.startswith("debug"))  # as Polygraphy
     refuse(given)
     if len(words) != 1:
         problem = f"too many arguments: {' '.join(words[1:])}" if words else "no model"
         raise UsageError(f"{name}: {problem}", f"write trtopt {name} MODEL, then its options")
     given, notes = last_of_each(given, _REPEATED)
     line = _Line(words[0], {one.name: one for one in given}, given, notes)
-    commands = tuple((*made, *own_words(made[0], given, READERS)) for made in _TRANSLATORS[tool](line))
-    notes = [*notes_on(given, READERS, commands), *notes]
+    commands = tuple((*made, *own_words(made[0], given, _READERS)) for made in _TRANSLATORS[tool](line))
+    notes = [*notes_on(given, _READERS, commands), *notes]
     if not any("--data" in made for made in commands):
         notes += [
             f"{one.text}: no effect here: nothing is calibrated or run" for one in given if one.name in _DATA
@@ -297,54 +298,18 @@ def _bounds(line: _Line) -> list[str]:
 def _profiles(line: _Line) -> list[Profile]:
     """The optimisation profiles; a shape that one does not give is that of `--input-shapes`."""
     default = _shapes(line.by_name.get("--input-shapes"))
-    bounds = [[_shapes(one) for one in line.given if one.name == name] for name in _BOUNDS]
-    profiles = [_profile(default, *each) for each in zip_longest(*bounds, fillvalue={})]
-    return profiles or ([{name: (shape,) * 3 for name, shape in default.items()}] if default else [])
-
-
-def _profile(
-    default: Mapping[str, Shape],
-    low: Mapping[str, Shape],
-    best: Mapping[str, Shape],
-    high: Mapping[str, Shape],
-) -> Profile:
-    low, best, high = {**default, **low}, {**default, **best}, {**default, **high}
-    if not low.keys() == best.keys() == high.keys() or not best:
-        raise UsageError(
-            f"{', '.join(_BOUNDS)} do not name the same inputs",
-            "give all three for the same inputs, or --input-shapes for those that do not vary",
-        )
-    return {name: (low[name], best[name], high[name]) for name in best}
+    given = [[_shapes(one) for one in line.given if one.name == name] for name in _BOUNDS]
+    bounds = [[{**default, **shapes} for shapes in each] for each in zip_longest(*given, fillvalue={})]
+    remedy = "give all three for the same inputs, or --input-shapes for those that do not vary"
+    return profiles_of(bounds, default, ", ".join(_BOUNDS), remedy)
 
 
 def _shapes(given: Given | None) -> dict[str, Shape]:
-    """`ids:[1,128] mask:[1,128]` by input; scalars are left out."""
-    shapes: dict[str, Shape] = {}
-    for part in given.values if given is not None else ():
-        name, colon, axes = part.rpartition(":")
-        lengths = axes.strip("[]").replace(" ", "")
-        if not colon or not re.fullmatch(r"(\d+(,\d+)*,?)?", lengths, re.ASCII):
-            raise UsageError(
-                f"{part}: expected INPUT:[1,3,224,224]", "give each input with all axes as numbers"
-            )
-        if lengths:
-            shapes[name] = tuple(map(int, lengths.strip(",").split(",")))
-    return shapes
+    """`ids:[1,128] mask:[1,128]` by input."""
+    return {} if given is None else shapes_in(given.name, given.values, ",", "INPUT:[1,3,224,224]")
 
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-
-
-def _workspace(spec: str) -> str:
-    """The workspace in MiB, of `workspace:1G`, `workspace:1e9` or bytes."""
-    match = re.fullmatch(r"workspace:(\d+\.?\d*(?:e\d+)?)([KMG]?)", spec, re.IGNORECASE)
-    if match is None:
-        raise UsageError(
-            f"--pool-limit {spec}: cannot be translated", "give one pool, --pool-limit workspace:SIZE"
-        )
-    return str(max(1, round(float(match[1]) * _UNITS[match[2].upper()] / 2**20)))
 
 
 def _sources(names: str) -> str:
@@ -353,8 +318,8 @@ def _sources(names: str) -> str:
     return names.upper().replace(" ", ",")
 
 
-READERS: Readers = {
-    "--pool-limit": _workspace,
+_READERS: Readers = {
+    "--pool-limit": partial(workspace, "--pool-limit workspace:SIZE", unit="B"),
     "--tactic-sources": _sources,
     "--tiling-optimization-level": str.lower,
     "--compute-capabilities": lambda names: names.replace(" ", ","),

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from trtopt.errors import UsageError
 
 Shape = tuple[int, ...]
 Profile = Mapping[str, tuple[Shape, Shape, Shape]]
 """By input: its smallest, tuned and largest shape in an optimisation profile."""
+
+
+def shapes_in(option: str, parts: Iterable[str], separator: str, example: str) -> dict[str, Shape]:
+    """By input, from texts as the `example`, with or without brackets; scalars are left out."""
+    shapes: dict[str, Shape] = {}
+    for part in parts:
+        name, colon, axes = part.strip().rpartition(":")
+        lengths = axes.strip("[], ")
+        numbers = [] if lengths in ("", "scalar") else [one.strip() for one in lengths.split(separator)]
+        if not colon or "*" in name or not all(re.fullmatch(r"[0-9]{1,18}", one) for one in numbers):
+            raise UsageError(
+                f"{option} {part}: expected {example}", "give each input by its whole name, with all axes"
+            )
+        if numbers:
+            shapes[name.strip("'")] = tuple(map(int, numbers))
+    return shapes
+
+
+def profiles_of(
+    bounds: Sequence[Sequence[Mapping[str, Shape]]], fixed: Mapping[str, Shape], options: str, remedy: str
+) -> list[Profile]:
+    """Of smallest, tuned and largest shapes; without any, the `fixed` ones are a profile."""
+    for low, best, high in bounds:
+        if not low.keys() == best.keys() == high.keys() or not best:
+            raise UsageError(f"{options} do not name the same inputs", remedy)
+    profiles: list[Profile]
+    profiles = [{name: (low[name], best[name], high[name]) for name in best} for low, best, high in bounds]
+    return profiles or ([{name: (shape,) * 3 for name, shape in fixed.items()}] if fixed else [])
 
 
 def profile_words(profiles: Sequence[Profile]) -> list[str]:

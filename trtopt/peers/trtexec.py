@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from trtopt.errors import UsageError
@@ -22,8 +23,9 @@ from trtopt.peers.options import (
     precision_words,
     read_table,
     refuse,
+    workspace,
 )
-from trtopt.peers.shapes import Profile, Shape, measured_words, profile_words
+from trtopt.peers.shapes import Profile, Shape, measured_words, profile_words, profiles_of, shapes_in
 from trtopt.targets import TENSORRT, targets_where
 
 VERSIONS = targets_where(lambda row: row.backend == TENSORRT)
@@ -63,12 +65,12 @@ def translate(
         commands.append(["build", values["--onnx"], *_build_words(given, profiles, data, notes)])
     if not _only_builds(values):
         commands.append(["bench", *_bench_words(values, profiles, trtexec)])
-    made = tuple((*words, *own_words(words[0], given, READERS)) for words in commands)
+    made = tuple((*words, *own_words(words[0], given, _READERS)) for words in commands)
     if data is not None:
         made = tuple((*words, "--data", data) if words[0] == "bench" else words for words in made)
         if not any("--data" in words for words in made):
             notes.append(f"--data {data}: no effect here: nothing is calibrated or measured")
-    notes = [*_version_notes(given, trtexec), *superseded, *notes_on(given, READERS, made), *notes]
+    notes = [*_version_notes(given, trtexec), *superseded, *notes_on(given, _READERS, made), *notes]
     return Translation(
         commands=made,
         notes=tuple(dict.fromkeys(notes)),
@@ -120,7 +122,7 @@ def _build_words(
 
 def _bench_words(values: Mapping[str, str], profiles: Sequence[Profile], trtexec: str) -> list[str]:
     engine = values.get("--loadEngine")
-    shapes = parse_shapes("--shapes", values.get("--shapes", ""))
+    shapes = _shapes("--shapes", values.get("--shapes", ""))
     return [
         *([engine, "--trust", engine] if engine is not None else [_folder(values)]),
         *measured_words(profiles, shapes if "--shapes" in values else None, is_tuned=engine is None),
@@ -155,63 +157,30 @@ _BOUNDS = ("--minShapes", "--optShapes", "--maxShapes")
 
 def _profiles(given: Sequence[Given]) -> list[Profile]:
     """The optimisation profiles; the shapes of `--shapes` are one where no other is given, as in trtexec."""
-    bounds: list[dict[str, dict[str, Shape]]] = []
+    found: list[dict[str, dict[str, Shape]]] = []
     inference: dict[str, Shape] = {}
     for one in given:
-        name = one.name
-        if name == "--profile" or (name in _BOUNDS and not bounds):
-            bounds.append({})
-        if name in _BOUNDS:
-            bounds[-1][name] = parse_shapes(name, one.value)
-        elif name == "--shapes":
-            inference = parse_shapes(name, one.value)
-    profiles = list(map(_profile, bounds))
-    return profiles or ([{name: (shape,) * 3 for name, shape in inference.items()}] if inference else [])
+        if one.name == "--profile" or (one.name in _BOUNDS and not found):
+            found.append({})
+        if one.name in _BOUNDS:
+            found[-1][one.name] = _shapes(one.name, one.value)
+        elif one.name == "--shapes":
+            inference = _shapes(one.name, one.value)
+    bounds = [[profile.get(name, {}) for name in _BOUNDS] for profile in found]
+    bounds = [[low, best, high] if low or high else [best] * 3 for low, best, high in bounds]
+    remedy = "give all three for the same inputs, or --optShapes alone"
+    return profiles_of(bounds, inference, ", ".join(_BOUNDS), remedy)
 
 
-def _profile(bounds: Mapping[str, Mapping[str, Shape]]) -> Profile:
-    low, best, high = (bounds.get(name, {}) for name in _BOUNDS)
-    if not low and not high:
-        low = high = best
-    if not low.keys() == best.keys() == high.keys() or not best:
-        raise UsageError(
-            "--minShapes, --optShapes and --maxShapes do not name the same inputs",
-            "give all three for the same inputs, or --optShapes alone",
-        )
-    return {name: (low[name], best[name], high[name]) for name in best}
-
-
-def parse_shapes(name: str, spec: str) -> dict[str, Shape]:
-    """`ids:1x128,mask:1x128` by input; scalars are left out."""
-    shapes: dict[str, Shape] = {}
-    for part in spec.split(",") if spec else ():
-        key, colon, axes = part.strip().rpartition(":")
-        lengths = [] if axes in ("", "scalar") else axes.split("x")
-        if not colon or "*" in key or not all(length.isascii() and length.isdecimal() for length in lengths):
-            raise UsageError(
-                f"{name}={part}: expected INPUT:1x3x224x224",
-                "give each input by its whole name, with all axes",
-            )
-        if lengths:
-            shapes[key.strip("'")] = tuple(map(int, lengths))
-    return shapes
+def _shapes(option: str, spec: str) -> dict[str, Shape]:
+    """`ids:1x128,mask:1x128` by input."""
+    return shapes_in(option, spec.split(",") if spec else (), "x", "INPUT:1x3x224x224")
 
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────
 
 _TILING = ("none", "fast", "moderate", "full")
 """The levels, in the order of their numbers."""
-_MIB = {"": 1, "B": 2**-20, "K": 2**-10, "M": 1, "G": 2**10}
-
-
-def _workspace(spec: str) -> str:
-    """The workspace in MiB, of `workspace:1024` or `workspace:1G`."""
-    match = re.fullmatch(r"workspace:(\d+(?:\.\d+)?)([BKMG]?)(?:iB)?", spec)
-    if match is None:
-        raise UsageError(
-            f"--memPoolSize={spec}: cannot be translated", "give one pool, --memPoolSize=workspace:MIB"
-        )
-    return str(max(1, round(float(match[1]) * _MIB[match[2]])))
 
 
 def _tiling(level: str) -> str:
@@ -238,14 +207,13 @@ def _duration(text: str) -> str | None:
 
 
 def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"{name}={text}: not a number", f"write, say, {name}=200") from None
+    if not re.fullmatch(r"-?\d{1,18}(\.\d*)?(e\d)?", text, re.ASCII):
+        raise UsageError(f"{name}={text}: not a number", f"write, say, {name}=200")
+    return float(text)
 
 
-READERS: Readers = {
-    "--memPoolSize": _workspace,
+_READERS: Readers = {
+    "--memPoolSize": partial(workspace, "--memPoolSize=workspace:MIB", unit="M"),
     "--tilingOptimizationLevel": _tiling,
     "--l2LimitForTiling": _l2_limit,
     "--warmUp": _warmup,
