@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -112,9 +113,8 @@ def _once(listener: Listener) -> Listener:
 
 def best_of(points: Sequence[OptimizedPoint], goal: Goal | None) -> OptimizedPoint | None:
     """The highest throughput among the points that meet the goal; without one the knee, by the median."""
-    timed = [(one.p50_ms, one) for one in points if one.p50_ms]
-    if goal is None and timed:
-        return timed[knee([ms for ms, _ in timed], [one.samples_per_s for _, one in timed])][1]
+    if goal is None:
+        return points[knee([one.p50_ms or math.inf for one in points], [one.samples_per_s for one in points])]
     meeting = [point for point in points if point.meets_goal]
     return max(meeting, key=lambda point: point.samples_per_s, default=None)
 

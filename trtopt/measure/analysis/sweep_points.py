@@ -97,7 +97,7 @@ def knee(costs: Sequence[float], gains: Sequence[float]) -> int:
 
     Of throughput and latency this is Kleinrock's power, whose maximum Jain calls the knee ("Congestion
     Avoidance in Computer Networks with a Connectionless Network Layer", 1988). It is on the front; of equal
-    ones it gains most. Costs are above 0.
+    ones it gains most. Costs are above 0, infinite where unknown.
     """
     return max(range(len(costs)), key=lambda index: (gains[index] / costs[index], gains[index]))
 

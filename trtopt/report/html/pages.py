@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from trtopt.errors import UsageError
 from trtopt.measure.analysis.findings import is_on_host, trust_of
 from trtopt.measure.analysis.outcomes import Comparisons
 from trtopt.measure.analysis.result_comparison import compare_reports
-from trtopt.measure.analysis.sweep_points import Choices, choices_of
+from trtopt.measure.analysis.sweep_points import Choices, choices_of, knee
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.summaries import figures_of
 from trtopt.records import (
@@ -141,8 +142,12 @@ class Deployment:
     trusted: Sequence[BenchPoint]
 
 
+_POWER = {"p50 ms": math.inf, "samples/s": 0.0}
+"""What the choice goes by, and what it takes where too little was measured."""
+
+
 def deployment_of(collected: Collected) -> Deployment | None:
-    """The batch size with the highest throughput, of trustworthy points where there are any.
+    """The batch size with the most throughput for its latency, of trustworthy points where there are any.
 
     Each batch size is taken from the first result file that has it, so that no two contracts are mixed
     without need. None: nothing was measured.
@@ -158,7 +163,9 @@ def deployment_of(collected: Collected) -> Deployment | None:
     trusted = [
         place for place in places if trust_of(place[2], on_host=is_on_host(place[1])) is not Trust.NONE
     ] or places
-    file, _, point = max(trusted, key=lambda place: _rate(place[2]))
+    figures = [figures_of(point) for _, _, point in trusted]
+    costs, rates = ([one[name] or default for one in figures] for name, default in _POWER.items())
+    file, _, point = trusted[knee(costs, rates)]
     return Deployment(file, point, [one for _, _, one in places], [one for _, _, one in trusted])
 
 
@@ -197,15 +204,18 @@ def _precision(collected: Collected, batch: int) -> str:
 
 def _reasons(deployed: Deployment, collected: Collected) -> Iterator[str]:
     """Why that point, and which one answers soonest."""
-    point, quickest = deployed.point, min(deployed.trusted, key=lambda one: figures_of(one)["p50 ms"] or 0.0)
-    if len(deployed.trusted) > 1:
-        among = "" if len(deployed.trusted) == len(deployed.points) else " that is trustworthy"
-        yield f"Batch {point.batch} has the highest throughput{among}."
-    if quickest is not point:
-        p50 = figures_of(quickest)["p50 ms"]
-        yield (
-            f"For the lowest latency: batch {quickest.batch}, {p50:.3f} ms, {_rate(quickest):,.0f} samples/s."
-        )
+    point, trusted = deployed.point, deployed.trusted
+    if len(trusted) > 1:
+        among = "" if len(trusted) == len(deployed.points) else ", of what is trustworthy"
+        yield f"Batch {point.batch} has the most throughput for its median latency{among}."
+    others = {
+        "lowest latency": min(trusted, key=lambda one: figures_of(one)["p50 ms"] or 0.0),
+        "highest throughput": max(trusted, key=_rate),
+    }
+    for what, other in others.items():
+        if other is not point:
+            p50 = figures_of(other)["p50 ms"]
+            yield f"For the {what}: batch {other.batch}, {p50:.3f} ms, {_rate(other):,.0f} samples/s."
     if (verdict := _verdict(collected, point.batch)) is not None:
         yield f"Precision {verdict.chosen}: {verdict.reason}."
 
