@@ -72,6 +72,7 @@ def config_in(repository: Path, name: str = "digits") -> Any:
     for tensor in (*config.input, *config.output):
         assert tensor.data_type != model_config_pb2.TYPE_INVALID
         assert tensor.dims
+        assert config.max_batch_size or not tensor.HasField("reshape")
         assert all(axis == -1 or axis > 0 for axis in tensor.dims)
     assert config.HasField("dynamic_batching") == (config.max_batch_size > 0)
     assert all(0 < size <= config.max_batch_size for size in config.dynamic_batching.preferred_batch_size)
@@ -367,6 +368,17 @@ def test_a_batch_size_that_the_model_fixes_is_served_without_batching(size: int,
     config = config_in(tmp_path / "models")
     assert (config.max_batch_size, [list(one.dims) for one in config.input]) == (0, [[size, 1, 8, 8]])
     assert run_as_triton(tmp_path / "models") == [0]
+
+
+def test_a_scalar_is_refused_where_nothing_is_batched(tmp_path: Path) -> None:
+    typed, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    node = onnx.helper.make_node("Squeeze", ["x"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", [typed("x", kind, [1, 1])], [typed("y", kind, [])])
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "m.onnx")
+    trtopt.build(tmp_path / "m.onnx", tmp_path / "b", backend="onnxruntime")
+    with pytest.raises(UsageError, match="'y' is a scalar"):
+        trtopt.deploy(tmp_path / "b", tmp_path / "models")
 
 
 def test_a_sweep_over_lengths_names_the_build_that_can_be_deployed(

@@ -61,8 +61,14 @@ def triton_model(served: Served, name: str) -> tuple[str, str]:
     build, backend = engine.plan, engine.plan.backend.name
     platform, file = _FILES[backend]
     batched = int(served.is_batched)
+    specs = (*engine.inputs, *engine.outputs)
     if batched:
-        check_batch_axes((*engine.inputs, *engine.outputs))
+        check_batch_axes(specs)
+    elif scalars := [spec.name for spec in specs if not spec.shape]:
+        raise UsageError(
+            f"{', '.join(map(repr, scalars))} is a scalar, or of unknown shape, which Triton does not serve",
+            "give the model's input or output an axis",
+        )
     config = messages.ModelConfig(name=name, platform=platform, max_batch_size=batched * policy.max_batch)
     config.version_policy.latest.num_versions = 1
     for spec in engine.inputs:
