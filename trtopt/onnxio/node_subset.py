@@ -39,31 +39,24 @@ def with_nodes(
 
 
 def subset_of(model: onnx.ModelProto, kept: Collection[int], ends: Ends) -> onnx.ModelProto | None:
-    """The model of the nodes with these places; None where `ends` lacks a tensor to begin with, or
-    where they make nothing that is read.
+    """The model of the nodes with these places; None where `ends` lacks a tensor to begin with.
 
-    Its outputs are those of the model that it makes, and what only nodes that are left out read. Nodes with
-    subgraphs stay whole.
+    Its outputs are those of the model that it makes, and what only nodes that are left out read; if there is
+    neither, what it makes and nothing reads. Nodes with subgraphs stay whole.
     """
     graph = model.graph
     nodes = [graph.node[place] for place in sorted(kept)]
-    made = {name for node in nodes for name in node.output if name}
+    others = [node for place, node in enumerate(graph.node) if place not in kept]
+    made = [name for node in nodes for name in node.output if name]
     read = set[str]().union(*map(reads_of, nodes))
-    needed = read - made - _held_by(graph)
+    needed = read - set(made) - _held_by(graph)
     if not needed <= ends.keys():
         return None
     wanted = {item.name: item for item in graph.output}
-    read_elsewhere = set[str]().union(
-        *(reads_of(node) for place, node in enumerate(graph.node) if place not in kept)
-    )
-    outputs = [
-        _declared(name, ends, wanted.get(name))
-        for node in nodes
-        for name in node.output
-        if name in wanted or (name in read_elsewhere and name not in read)
-    ]
-    if not outputs:
-        return None
+    read_elsewhere = set[str]().union(*map(reads_of, others)) - read
+    results = [name for name in made if name in wanted or name in read_elsewhere]
+    results = results or [name for name in made if name not in read]
+    outputs = [_declared(name, ends, wanted.get(name)) for name in results]
     before = [*(item.name for item in graph.input), *(name for node in graph.node for name in node.output)]
     starts = [ends[name] for name in dict.fromkeys(before) if name in needed]
     part = with_nodes(model, nodes, [one for one in starts if isinstance(one, onnx.ValueInfoProto)], outputs)

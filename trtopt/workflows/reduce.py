@@ -113,7 +113,7 @@ def reduce(request: ReduceRequest, listener: Listener = SILENT) -> ReduceReport:
     with scratch_folder() as scratch, lock(journal), closing(Journal(journal, terms)) as done:
         listener.phase(source.name, "recording the values of its tensors")
         values, notes = _record(model, request.data, scratch)
-        trials = Trials(model, values, judge, scratch, done, request.max_steps, listener)
+        trials = Trials(model, values, judge, scratch, done, request, listener)
         try:
             found = trials.reduce()
         except (UsageError, ModelError, MeasurementError):  # run again it would read the same
@@ -209,7 +209,7 @@ def _specs_at(model: onnx.ModelProto, feed: Arrays) -> dict[str, TensorSpec]:
         dtype = dtype_name(tensor.elem_type)
         if tensor.HasField("shape") and dtype not in ("unknown", "object"):
             axes = tensor.shape.dim
-            if all(axis.HasField("dim_value") for axis in axes):
+            if all(axis.HasField("dim_value") and axis.dim_value >= 0 for axis in axes):
                 shape = tuple(axis.dim_value for axis in axes)
                 specs[item.name] = TensorSpec(name=item.name, dtype=dtype, shape=shape)
     return specs
@@ -334,12 +334,13 @@ class Trials:
         judge: Judge,
         scratch: Path,
         journal: Journal,
-        most: int,
+        request: ReduceRequest,
         listener: Listener,
     ) -> None:
         self.steps = self.resumed = 0
         self._model, self._values, self._judge, self._scratch = model, values, judge, scratch
-        self._journal, self._most, self._listener = journal, most, listener
+        self._journal, self._most, self._listener = journal, request.max_steps, listener
+        self._keeps_errors = request.condition == "fails"
         graph = model.proto.graph
         self._whole = tuple(range(len(graph.node)))
         self._names = set(values) | {name_of(node) for node in graph.node}
@@ -431,7 +432,7 @@ class Trials:
         except (OutputError, BackendMissingError, NoGpuError):
             raise
         except TrtoptError as error:
-            if is_whole and isinstance(error, UsageError):
+            if is_whole and (isinstance(error, UsageError) or not self._keeps_errors):
                 raise
             text = f"{type(error).__name__}: {error.summary}"
             found = (Symptom(kind="error", signature=text, detail=text),)
@@ -524,6 +525,8 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
         recipe = make_recipe(request.profile, {**own, **part.sizes})
         folder = part.folder / "engines"
         manifest = build(part.model, folder, recipe)
+        if not manifest.onnx.inputs:  # there is nothing to run it on
+            return ()
         there = engines_of_build(folder, manifest, manifest.engines)
         ((engine, size), *_) = points(manifest.engines, None)
         if kind == "wrong":

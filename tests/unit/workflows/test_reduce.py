@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 import trtopt
 from tests.support.command_line import DIGITS
 from tests.support.graphs import model_of, value
-from trtopt.errors import MeasurementError, ModelError, OutputError, UsageError
+from trtopt.errors import BuildError, MeasurementError, ModelError, OutputError, UsageError
 from trtopt.workflows.reduce import JOURNAL
 
 SHAPE = ("N", 4, 8, 8)
@@ -204,6 +204,22 @@ def test_files_of_the_user_stay(name: str, tmp_path: Path) -> None:
         trtopt.reduce(DIGITS, tmp_path / "part.onnx", condition="! grep -q Gemm {model}")
     assert (tmp_path / name).read_text() == "mine"
     assert not JOURNAL.is_own(tmp_path / name)
+
+
+def test_a_model_that_cannot_be_built_is_not_taken_for_a_wrong_one(tmp_path: Path) -> None:
+    onnx.save(
+        model_of(helper.make_node("Relu", ["x"], ["y"], domain="own"), domains=["own"]), tmp_path / "m.onnx"
+    )
+    with pytest.raises(BuildError):
+        trtopt.reduce(tmp_path / "m.onnx", tmp_path / "p.onnx", condition="wrong", backend="onnxruntime")
+
+
+def test_what_nothing_reads_can_be_left(tmp_path: Path) -> None:
+    dead = helper.make_node("Sin", ["t"], ["dead"], "dead")
+    model = model_of(helper.make_node("Neg", ["x"], ["t"]), dead, helper.make_node("Relu", ["x"], ["y"]))
+    onnx.save(model, tmp_path / "m.onnx")
+    report = trtopt.reduce(tmp_path / "m.onnx", tmp_path / "p.onnx", condition="! grep -q Sin {model}")
+    assert [node.name for node in report.nodes] == ["dead"]
 
 
 def test_options_without_effect_are_refused(tmp_path: Path) -> None:
