@@ -212,12 +212,13 @@ class ProgressBars(Progress):
             self.stop_task(job)
         self._show_waiting()
 
-    def print_points(self, report: SweepReport) -> None:
-        """Print points that are new or have changed."""
+    def print_points(self, report: SweepReport, total: int) -> None:
+        """Print points that are new or have changed, each as one of so many."""
         for point in report.points:
             if self._printed.get((report.model, point.key)) != point:
                 self._printed[report.model, point.key] = point
-                say(f"trtopt: {report.model}: {point_line(point)}", err=True)
+                done = sum(model == report.model for model, _ in self._printed)
+                say(f"trtopt: {report.model} ({done} of {total}): {point_line(point)}", err=True)
 
     def _show_waiting(self) -> None:
         left = len(self._jobs) - len(self._began)
@@ -283,9 +284,9 @@ def listening(
     is_quiet = verbosity() == QUIET
     with ProgressBars(screen, disable=is_quiet or not can_redraw) as bars:
 
-        def sweep(report: SweepReport) -> None:
+        def sweep(report: SweepReport, total: int) -> None:
             if not is_quiet:
-                bars.print_points(report)
+                bars.print_points(report, total)
 
         yield Listener(progress=bars.show, plans=bars.plan, report=report, note=note, sweep=sweep)
 

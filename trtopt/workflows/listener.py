@@ -12,13 +12,16 @@ from trtopt.records import BenchReport, SweepReport
 
 @dataclass(frozen=True, repr=False)
 class Listener:
-    """Receives plans (the labels of the jobs to come), their progress by index, notes, and reports so far."""
+    """Receives plans (the labels of the jobs to come), their progress by index, notes, and reports so far.
+
+    A sweep's comes with the number of points that it will have.
+    """
 
     progress: OnProgress = lambda index, phase, fraction: None
     note: Callable[[str], None] = lambda text: None
     plans: Callable[[Sequence[str]], None] = lambda labels: None
     report: Callable[[BenchReport], None] = lambda report: None
-    sweep: Callable[[SweepReport], None] = lambda report: None
+    sweep: Callable[[SweepReport, int], None] = lambda report, total: None
 
     def __repr__(self) -> str:
         """As signatures show it."""

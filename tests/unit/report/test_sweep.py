@@ -89,18 +89,18 @@ def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_ag
 ) -> None:
     first, second, anew = point(1, 1.0, 100.0), point(8, 2.0, 400.0), point(1, 3.0, 50.0)
     with listening() as listener:
-        listener.sweep(report_of(first))
-        listener.sweep(report_of(first, second))
-        listener.sweep(report_of(anew, second))
-    told = re.findall(r"batch(\d+): .* (\d+) samples/s", capsys.readouterr().err)
-    assert told == [("1", "100"), ("8", "400"), ("1", "50")]
+        listener.sweep(report_of(first), 2)
+        listener.sweep(report_of(first, second), 2)
+        listener.sweep(report_of(anew, second), 2)
+    told = re.findall(r"\((\d) of 2\): .*batch(\d+): .* (\d+) samples/s", capsys.readouterr().err)
+    assert told == [("1", "1", "100"), ("2", "8", "400"), ("2", "1", "50")]
 
 
 def test_points_of_several_models_have_the_models_name(capsys: pytest.CaptureFixture[str]) -> None:
     report = report_of(point(1, 1.0, 100.0))
     with listening() as listener:
-        listener.sweep(report)
-        listener.sweep(msgspec.structs.replace(report, model="other.onnx"))
-        listener.sweep(report)  # another model's point has the same name
+        listener.sweep(report, 2)
+        listener.sweep(msgspec.structs.replace(report, model="other.onnx"), 2)
+        listener.sweep(report, 2)  # another model's point has the same name
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(": ")[1] for line in lines] == [report.model, "other.onnx"]
+    assert [line.split(": ")[1] for line in lines] == [f"{report.model} (1 of 2)", "other.onnx (1 of 2)"]

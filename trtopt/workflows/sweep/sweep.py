@@ -188,6 +188,8 @@ class _Run:
         self._data = measured_on(swept.recipe, swept.request.data, listener.note)
         self._builds = Builds(swept, listener)
         self._own: dict[str, SweepPoint] = {}
+        own_keys = {setting.key(swept.terms) for setting in swept.settings}
+        self._keys = {one.key for one in report.points} | own_keys
         self._saved, self._saved_s = report, time.monotonic()
 
     def all(self) -> None:
@@ -271,7 +273,7 @@ class _Run:
         )
         if time.monotonic() - self._saved_s >= _SAVE_S:
             self._save()
-        self._listener.sweep(self.report)
+        self._listener.sweep(self.report, len(self._keys))
 
     def _save(self) -> None:
         save_sweep(self._swept.folder, self.report)

@@ -52,6 +52,8 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
         trials = Trials(setup, evaluation, scratch)
         if {"precision", "placement"} & {*request.kinds} and setup.samples.data is None:
             setup.notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
+        kept_s = ledger.baseline.measure_s
+        listener.note(f"{kept_s:.0f} s of the budget are kept for the final race against the baseline")
         while True:
             waiting = waiting_candidates(setup, ledger, incumbent)
             left_s = setup.left_for_candidates_s(ledger)
