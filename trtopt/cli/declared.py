@@ -180,7 +180,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "For other tools": ("--nvtx", "--cuda-profiler", "--trace", "--export-times", "--export-profile"),
     "Output": ("--json", "--markdown", "--strict", "--verbose", "--quiet", "--log-file", "--help"),
 }
-"""In the order of the help, options too; one that is listed nowhere stands under the first. A flag that means
+"""In the order of the help; an option that is listed nowhere stands under the first. A flag that means
 something else in another command is listed with its metavar."""
 
 
@@ -192,15 +192,7 @@ def sections_of(options: Iterable[click.Option]) -> dict[str, list[click.Option]
     for option in options:
         title = section_of(option)
         found[title if sizes[title] > 1 else FIRST].append(option)  # one option needs no heading
-    return {
-        title: sorted(listed, key=lambda one: _place(one, title)) for title, listed in found.items() if listed
-    }
-
-
-def _place(option: click.Parameter, title: str) -> int:
-    """Where an option stands under its heading; under the first they keep the command's own order."""
-    names = names_of(option)
-    return next((place for place, flag in enumerate(SECTIONS[title]) if flag in names), 0)
+    return {title: listed for title, listed in found.items() if listed}
 
 
 def section_of(option: click.Parameter) -> str:
