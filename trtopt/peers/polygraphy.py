@@ -53,8 +53,8 @@ def translate(arguments: Sequence[str]) -> Translation:
         raise UsageError(f"{name}: {problem}", f"write trtopt {name} MODEL, then its options")
     given, notes = last_of_each(given, _REPEATED)
     line = _Line(words[0], {one.name: one for one in given}, given, notes)
-    commands = tuple((*made, *own_words(made[0], given, _READERS)) for made in _TRANSLATORS[tool](line))
-    notes = [*notes_on(given, _READERS, commands), *notes]
+    commands = tuple((*made, *own_words(made[0], given, READERS)) for made in _TRANSLATORS[tool](line))
+    notes = [*notes_on(given, READERS, commands), *notes]
     if not any("--data" in made for made in commands):
         notes += [
             f"{one.text}: no effect here: nothing is calibrated or run" for one in given if one.name in _DATA
@@ -318,7 +318,7 @@ def _sources(names: str) -> str:
     return names.upper().replace(" ", ",")
 
 
-_READERS: Readers = {
+READERS: Readers = {
     "--pool-limit": partial(workspace, "--pool-limit workspace:SIZE", unit="B"),
     "--tactic-sources": _sources,
     "--tiling-optimization-level": str.lower,

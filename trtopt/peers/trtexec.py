@@ -65,12 +65,12 @@ def translate(
         commands.append(["build", values["--onnx"], *_build_words(given, profiles, data, notes)])
     if not _only_builds(values):
         commands.append(["bench", *_bench_words(values, profiles, trtexec)])
-    made = tuple((*words, *own_words(words[0], given, _READERS)) for words in commands)
+    made = tuple((*words, *own_words(words[0], given, READERS)) for words in commands)
     if data is not None:
         made = tuple((*words, "--data", data) if words[0] == "bench" else words for words in made)
         if not any("--data" in words for words in made):
             notes.append(f"--data {data}: no effect here: nothing is calibrated or measured")
-    notes = [*_version_notes(given, trtexec), *superseded, *notes_on(given, _READERS, made), *notes]
+    notes = [*_version_notes(given, trtexec), *superseded, *notes_on(given, READERS, made), *notes]
     return Translation(
         commands=made,
         notes=tuple(dict.fromkeys(notes)),
@@ -212,7 +212,7 @@ def _number(name: str, text: str) -> float:
     return float(text)
 
 
-_READERS: Readers = {
+READERS: Readers = {
     "--memPoolSize": partial(workspace, "--memPoolSize=workspace:MIB", unit="M"),
     "--tilingOptimizationLevel": _tiling,
     "--l2LimitForTiling": _l2_limit,
