@@ -10,12 +10,14 @@ import onnx
 import pytest
 
 from tests.support.cast_models import CHAIN, saved
+from tests.support.command_line import DIGITS
 from trtopt.errors import UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.compare import Deviation
 from trtopt.records.precision import CastReport
 from trtopt.report.precision import difference_line
+from trtopt.report.view import view_of
 from trtopt.requests.models import BisectRequest, CastRequest
 from trtopt.workflows.precision.bisect import bisect
 from trtopt.workflows.precision.cast import cast as run
@@ -136,3 +138,31 @@ def test_a_model_forced_to_overflow_is_reported(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.ones((4, 8), np.float32))
     report = cast(source, data=tmp_path / "d.npz", include=("*",))
     assert "all 32 values NaN or infinite in one model only" in report.table()
+
+
+def test_without_a_run_the_result_is_marked_as_unverified(tmp_path: Path) -> None:
+    report = run(CastRequest(DIGITS, tmp_path / "o.onnx", run=False))
+    assert not report.verified
+    assert "UNVERIFIED" in view_of(report).headline
+    assert "trtopt.unverified" in {one.key for one in onnx.load(tmp_path / "o.onnx").metadata_props}
+    report = run(CastRequest(DIGITS, tmp_path / "o.onnx"))
+    assert report.verified
+    assert "trtopt.unverified" not in {one.key for one in onnx.load(tmp_path / "o.onnx").metadata_props}
+    with pytest.raises(UsageError):
+        run(CastRequest(DIGITS, tmp_path / "p.onnx", run=False, data="x.npz"))
+
+
+def test_an_older_model_is_raised_first(tmp_path: Path) -> None:
+    made = onnx.parser.parse_model(
+        '<ir_version: 6, opset_import: ["" : 9]> g (float[N,8] x) => (float[N,8] y) '
+        "<float[8,8] w> {a = MatMul(x, w) y = Clip<min=0.0, max=2.0>(a)}"
+    )
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "w"))
+    del made.graph.value_info[:]
+    onnx.save(made, tmp_path / "in.onnx")
+    report = run(CastRequest(tmp_path / "in.onnx", tmp_path / "o.onnx", opset=17))
+    assert (report.opset, report.verified) == (17, True)
+    assert {"MatMul", "Clip"} == {
+        node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node if node.op_type != "Cast"
+    }
+    assert onnx.load(tmp_path / "o.onnx").opset_import[0].version == 17

@@ -139,7 +139,7 @@ class VanishingWeight(Record, frozen=True, kw_only=True):
 class CastReport(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt cast`. `lowered` names the nodes that became 16-bit."""
 
-    schema: str = "trtopt.cast/1"
+    schema: str = "trtopt.cast/2"
     source: str
     out: str
     precision: CastPrecision
@@ -158,6 +158,8 @@ class CastReport(Result, Record, frozen=True, kw_only=True):
     """Number of samples for measuring values and comparing outputs."""
     differences: tuple[OutputDifference, ...]
     """Of the cast model from the original, 16-bit arithmetic emulated: FP32, rounded after every node."""
+    verified: bool
+    """Whether it was compared so; what was not has `trtopt.unverified` in the file's metadata."""
     notes: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
     """Why the result should not be used without a look at it."""

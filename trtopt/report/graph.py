@@ -94,9 +94,9 @@ def _tables(found: ModelDifference) -> Iterator[Block]:
         table("types and shapes", tensors, found.tensors),
     ]
     for one in shown:
-        many = f", the first {_SHOWN} of {len(one.rows)}" if len(one.rows) > _SHOWN else ""
+        rest = [f"… {len(one.rows) - _SHOWN} more", *[""] * (len(one.columns) - 1)]
         if one.rows:
-            yield replace(one, title=f"{one.title}{many}", top=_SHOWN)
+            yield replace(one, top=_SHOWN, rest=rest)
 
 
 def _if_other(b: str, a: str) -> str:

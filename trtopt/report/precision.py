@@ -133,7 +133,8 @@ def cast_view(report: CastReport) -> View:
     casts = f"{report.casts} casts" if report.casts >= 0 else f"{-report.casts} fewer casts"
     lines = [
         f"{report.out}: {len(report.lowered)} nodes in {name}, {len(report.kept)} kept in FP32, "
-        f"{casts}; {report.seconds:.1f} s",
+        f"{casts}; {report.seconds:.1f} s"
+        f"{'' if report.verified else ' (UNVERIFIED: not run against the original)'}",
         *(f"  {difference_line(item)}" for item in report.differences),
     ]
     if report.samples:

@@ -251,6 +251,23 @@ class CastRequest(shared.Request):
         Option("Largest |x| in 16 bits [default: a quarter of the type's largest].", metavar="VALUE"),
     ] = None
     cast_io: Annotated[bool, Option("Make the model's FP32 inputs and outputs 16-bit too.")] = False
+    opset: Annotated[
+        int | None,
+        Option(
+            "Raise the model to this opset first, 13 to 21: more operators are then 16-bit.",
+            metavar="N",
+            range=(13, 21),
+        ),
+    ] = None
+    run: Annotated[
+        bool,
+        Option(
+            "Decide by operators and weights, where no data can be had; the result is marked as unverified.",
+            python="run the model for its values; without, operators and weights decide, and the result is "
+            "marked as unverified.",
+            flag="--no-run",
+        ),
+    ] = True
     compare: Annotated[
         bool,
         Option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.graph_walk import graphs_of, name_apart, opset_of
 from trtopt.onnxio.half_emulation import is_low, widened
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.onnxio.shape_inference import LOW
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds, accuracy_alarms, allowance_used
@@ -44,6 +46,8 @@ _ACCURATE = Bounds(min_cosine=LEAST_COSINE, min_sqnr=LEAST_SQNR_DB)
 _RUNS = 40
 """The most runs over the compared samples to find which."""
 _OLDEST_CAST = 6
+UNVERIFIED = "trtopt.unverified"
+"""Metadata of this key marks a file that was not compared with what it was made of."""
 
 
 def cast(
@@ -75,9 +79,16 @@ def cast(
                 "export the model again with opset 13 or newer",
             )
         wide = _wide(model)
+        if request.opset is not None and request.opset > opset_of(wide.proto):
+            wide = replace(wide, proto=deepcopy(wide.proto))  # the original is what the result is held to
+            raise_opset(wide.proto, request.opset)
         # before the model runs, which may take long
         cast_options.check(wide.proto)
-        seen = _observe(model, wide, original.proto, data, spool, compare=request.compare)
+        seen = (
+            _observe(model, wide, original.proto, data, spool, compare=request.compare)
+            if request.run
+            else _Seen("none", 0, None, None)
+        )
 
         def try_options(options: CastOptions, folder: Path) -> _Cast:
             spooling = replace(wide, spool=folder)
@@ -86,7 +97,7 @@ def cast(
 
         made = try_options(cast_options, spool)
         check_worthwhile(wide, made.decision, request.precision)
-        notes = [*seen.notes, *_notes(made.decision, was_low=wide is not model)]
+        notes = [*seen.notes, *_notes(made.decision, was_low=is_low(model.proto))]
         costs = _costs(wide.proto, cast_options, made.decision)
         if data is not None and costs and accuracy_alarms(made.differences) and made.used > ALLOWED:
             note(f"the outputs are too inaccurate: searching what to keep in FP32, in at most {_RUNS} runs")
@@ -99,7 +110,7 @@ def cast(
             out=str(out),
             precision=request.precision,
             target=request.target,
-            opset=opset_of(model.proto),
+            opset=opset_of(made.model.proto),
             lowered=tuple(made.decision.places),
             kept=made.decision.kept,
             untouched=made.decision.untouched,
@@ -109,11 +120,14 @@ def cast(
             data_is_random=data is None,
             samples=seen.samples,
             differences=made.differences,
+            verified=bool(made.differences),
             notes=tuple(notes),
             alarms=(*weight_alarms(original), *accuracy_alarms(made.differences)),
             seconds=0.0,
         )
         accept(report)
+        if not report.verified and UNVERIFIED not in {one.key for one in made.model.proto.metadata_props}:
+            made.model.proto.metadata_props.add(key=UNVERIFIED, value="cast without a comparison")
         model_file.save(made.model, out)
     return msgspec.structs.replace(report, seconds=time.perf_counter() - began)
 
@@ -175,6 +189,8 @@ def _search_note(found: Found, before: Sequence[OutputDifference]) -> str:
 
 def _load(request: CastRequest, source: Path, out: Path, note: Note) -> ModelFile:
     """The model, once the request is known to be sound and its result to have room."""
+    if request.data is not None and not request.run:
+        raise UsageError("--no-run: runs no data", "omit --data, or --no-run")
     if request.threshold is not None and not request.threshold > 0:
         raise UsageError(f"--threshold {request.threshold:g}: must be above 0", "omit it for the default")
     model_file.check_changed_to(out, source)
@@ -191,7 +207,10 @@ def _data_remedy(data: str | Path | None) -> Iterator[None]:
     except CannotRun as error:
         if data is not None or isinstance(error, Crashed | CannotLoad):
             raise
-        raise ModelError(f"on random data, {error.problem}", "give samples that fit with --data") from None
+        raise ModelError(
+            f"on random data, {error.problem}",
+            "give samples that fit with --data, or cast without running the model, with --no-run",
+        ) from None
 
 
 def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
@@ -208,7 +227,7 @@ def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
     heavy = [kept for kept in decision.kept if kept.rule == "opset" and kept.op in HEAVY]
     if heavy:
         notes.append(
-            f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 needs 22)"
+            f"{len(heavy)} heavy nodes stay FP32 for their opset: raise it by --opset (BF16: export with 22)"
         )
     unknown = [kept for kept in decision.kept if kept.rule == "unmeasured"]
     if unknown:
