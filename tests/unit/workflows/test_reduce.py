@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 import trtopt
 from tests.support.command_line import DIGITS
 from tests.support.graphs import model_of, value
-from trtopt.errors import BuildError, MeasurementError, ModelError, OutputError, UsageError
+from trtopt.errors import MeasurementError, ModelError, OutputError, UnsupportedOpError, UsageError
 from trtopt.workflows.reduce import JOURNAL
 
 SHAPE = ("N", 4, 8, 8)
@@ -207,10 +207,9 @@ def test_files_of_the_user_stay(name: str, tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_built_is_not_taken_for_a_wrong_one(tmp_path: Path) -> None:
-    onnx.save(
-        model_of(helper.make_node("Relu", ["x"], ["y"], domain="own"), domains=["own"]), tmp_path / "m.onnx"
-    )
-    with pytest.raises(BuildError):
+    own = helper.make_node("Relu", ["x"], ["y"], domain="own")
+    onnx.save(model_of(own, domains=["own"]), tmp_path / "m.onnx")
+    with pytest.raises(UnsupportedOpError):
         trtopt.reduce(tmp_path / "m.onnx", tmp_path / "p.onnx", condition="wrong", backend="onnxruntime")
 
 
