@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests.support.pages import many_layers, renamed, resnet
 from tests.support.paths import DATA
-from trtopt.records import BenchReport, Collected, read_versioned
+from trtopt.records import BenchPoint, BenchReport, Collected, read_versioned
 from trtopt.report.html.page import page_of, plotting_library
 from trtopt.report.html.pages import report_page
 
@@ -103,6 +104,24 @@ def test_every_chart_is_drawn_without_a_word_on_the_console(opened: Opener) -> N
     charts = draw_all(opened(everything()))
     assert len(charts) == 2 + 2 + 2
     assert [chart for chart in charts if painted(chart) < 5] == []
+
+
+def test_a_folded_histogram_is_drawn_when_it_is_opened(opened: Opener) -> None:
+    measured = read_versioned(MEASURED.read_bytes(), BenchReport)
+    point = measured.points[0]
+    same = msgspec.structs.replace(
+        point.latency.samples,
+        start_ms=[float(n) for n in range(200)],
+        end_ms=[n + 1 + n % 7 / 1e4 for n in range(200)],
+    )
+    steady = BenchPoint(batch=2, latency=msgspec.structs.replace(point.latency, samples=same))
+    found = msgspec.structs.replace(measured, points=(point, steady))
+    page = opened(Collected(folder="f", name="d", results={"result.json": found}))
+    folded = page.locator("figure.small details").last
+    assert folded.get_attribute("open") is None
+    folded.locator("summary").click()
+    folded.locator("canvas").wait_for()
+    assert painted(folded) > 1
 
 
 def test_layers_are_sorted_by_any_column_either_way(opened: Opener) -> None:

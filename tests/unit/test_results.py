@@ -10,11 +10,12 @@ import pytest
 
 import trtopt
 from tests.support import examples
-from tests.support.pages import resnet
+from tests.support.pages import renamed, resnet
 from tests.support.paths import DATA
 from trtopt.errors import OutputError, UsageError
-from trtopt.records import BenchReport, ProfileReport, read_versioned
+from trtopt.records import BenchReport, Collected, ProfileReport, read_versioned
 
+ODD = "\x1e</svg><img src=x>\"'&amp; {{7*7}}"
 STORED = DATA / "results" / "bench.json"
 
 
@@ -41,6 +42,14 @@ def test_a_plot_is_one_image_of_all_charts_that_a_page_shows_open(
     assert "/m/resnet/" in text  # the treemap's names, which a page takes from a table
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len({*ids})
+
+
+def test_odd_names_leave_the_image_whole(profile: ProfileReport) -> None:
+    odd = renamed(Collected(folder="f", name="d", profiles={"p.json": profile}), {0: ODD})
+    text = odd.profiles["p.json"].plot().svg()
+    ElementTree.fromstring(text)
+    assert "<img" not in text
+    assert "\\x1e" in text
 
 
 def test_a_plot_of_a_comparison_has_an_interval_for_each_batch_size() -> None:

@@ -10,7 +10,7 @@ from itertools import zip_longest
 
 from trtopt.errors import BackendMissingError
 from trtopt.extras import install
-from trtopt.printable import visible
+from trtopt.report.html.page import printable
 from trtopt.report.view import Chart, Spec, Table, View
 
 SVG_BEGINS = b'<svg data-generator="trtopt" '
@@ -78,12 +78,12 @@ def _drawn(chart: Chart) -> str:
         from vl_convert import vega_to_svg, vegalite_to_svg
     except ImportError as error:
         raise BackendMissingError(f"{error.name or error} is not installed", install("report")) from None
-    title = {"text": textwrap.wrap(visible(chart.title), _TITLE_WIDTH)}
-    sized = {**chart.spec, "title": title, "width": _WIDTH, "height": chart.height}
+    title = {"text": textwrap.wrap(chart.title, _TITLE_WIDTH)}
+    sized = printable({**chart.spec, "title": title, "width": _WIDTH, "height": chart.height})
     if "vega-lite" in chart.spec["$schema"]:
         return str(vegalite_to_svg(sized, config=_CONFIG))
     # which takes its size from the page, by signals of these names
-    signals = [one for one in chart.spec["signals"] if one["name"] not in ("width", "height")]
+    signals = [one for one in sized["signals"] if one["name"] not in ("width", "height")]
     return str(vega_to_svg({**sized, "signals": signals, "autosize": "pad", "config": _CONFIG}))
 
 

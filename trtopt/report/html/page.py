@@ -151,9 +151,9 @@ def _embedded(shown: Page) -> str:
     blocks: dict[str, dict[str, Any]] = {"tables": {}, "charts": {}}
     for place, block in _placed(shown):
         if isinstance(block, Table):
-            blocks["tables"][place] = _printable(_table(block))
+            blocks["tables"][place] = printable(_table(block))
         elif isinstance(block, Chart):
-            blocks["charts"][place] = _printable(block.spec)
+            blocks["charts"][place] = printable(block.spec)
     try:
         text = json.dumps(blocks, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -195,14 +195,14 @@ def _placed(shown: Page) -> Iterator[tuple[str, Block]]:
         yield from ((f"{group}-{number}", block) for number, block in enumerate(blocks))
 
 
-def _printable(value: Any) -> Any:
+def printable(value: Any) -> Any:
     """The value with control characters in texts escaped, and floats in six digits."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {key: _printable(item) for key, item in value.items()}
+        return {key: printable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_printable(item) for item in value]
+        return [printable(item) for item in value]
     return value
