@@ -24,7 +24,7 @@ from trtopt.errors import (
     WrongPathError,
 )
 from trtopt.executors.api import run_job
-from trtopt.files.bounded_reading import read_bounded, reading_as
+from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.manifests import MANIFEST, is_build_folder, read_listed, read_manifest, read_plan
 from trtopt.files.outputs import head_of
 from trtopt.inspect.capability import subgraphs_between
@@ -46,17 +46,16 @@ from trtopt.records import (
     Shape,
     TensorSpec,
     kind_of,
-    read_versioned,
 )
 from trtopt.records.base import Result
-from trtopt.records.precision import CheckReport
 from trtopt.requests.models import InspectRequest
 from trtopt.rewrite.lint import UNBUILDABLE, lint_model
 from trtopt.targets import DISPLAYED, RTX, TENSORRT
-from trtopt.workflows.bench.resolve_engines import check_trust, external_engine
+from trtopt.workflows.bench.resolve_engines import check_trust, external_engine, is_external
 from trtopt.workflows.cache_folder import entries
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.profile.profile import read_profile
+from trtopt.workflows.report import read_check
 from trtopt.workflows.sweep.folder import is_sweep, read_sweep
 
 _ENGINES = {b"ftrt": TENSORRT, b"vtrt": RTX}
@@ -82,14 +81,9 @@ _KINDS = {
 """What the files are whose schema is not called after a command."""
 
 
-def _read_check(path: Path) -> CheckReport:
-    with reading_as("a check", path, "make it again with `trtopt check --json FILE`"):
-        return read_versioned(read_bounded(path), CheckReport)
-
-
 _READERS: Mapping[str, Callable[[Path], Result]] = {
     "trtopt.bench": read_result,
-    "trtopt.check": _read_check,
+    "trtopt.check": read_check,
     "trtopt.plan": read_plan,
     "trtopt.profile": read_profile,
     "trtopt.sweep": read_sweep,
@@ -116,16 +110,18 @@ def inspect(
 def _identify(path: Path, request: InspectRequest) -> tuple[Inspection, Result | None]:
     if path.is_dir():
         return _inspect_folder(path)
-    check_trust(request.trust, [path] if request.trust else [])
+    if not path.is_file():
+        raise WrongPathError(f"{path}: is no regular file", "give a file or a folder")
+    check_trust(request.trust, [path])
     engine = _listed_engine(path)
     if engine is not None:
         manifest = read_manifest(path.parent)
         contents, notes = _engines_of(path.parent, manifest, [engine])
         what = f"an engine of the build {path.parent}"
         return replace(_about(path, what, notes), engines=contents), None
-    head = head_of(path)
-    if head[:4] in _ENGINES:
-        return _inspect_bare(path, head, is_trusted=bool(request.trust)), None
+    head, is_trusted = head_of(path), is_external(path, request.trust)
+    if head[:4] in _ENGINES or is_trusted:
+        return _inspect_bare(path, head, is_trusted=is_trusted), None
     kind = _kind_of(path)
     if kind is not None:
         read = _READERS.get(kind)
@@ -285,7 +281,10 @@ def _inspect_bare(path: Path, head: bytes, *, is_trusted: bool) -> Inspection:
             f"`trtopt inspect {name} --trust {name}` loads it, where it was built"
         )
         return _about(path, what, [note])
-    engine, described = external_engine(path, _ENGINES[head[:4]], with_layers=True)
+    try:
+        engine, described = external_engine(path, _ENGINES.get(head[:4], TENSORRT), with_layers=True)
+    except (NoGpuError, BackendMissingError) as error:
+        raise type(error)(error.problem, "load it where its GPU and its TensorRT are") from None
     description, notes = None, []
     try:
         description = read_inspector(described.layers or "", path.name)
@@ -297,7 +296,9 @@ def _inspect_bare(path: Path, head: bytes, *, is_trusted: bool) -> Inspection:
 
 def _engine_text(head: bytes) -> str:
     """The library, and the version that TensorRT-RTX 1.7 was seen to write there."""
-    backend = _ENGINES[head[:4]]
+    backend = _ENGINES.get(head[:4])
+    if backend is None:
+        return "an engine, as --trust says"
     version = f" {'.'.join(map(str, head[24:28]))}" if backend == RTX else ""
     return f"an engine of {DISPLAYED[backend]}{version}, by its first bytes"
 

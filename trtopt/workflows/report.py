@@ -55,7 +55,7 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
         elif kind == "trtopt.profile":
             profiles[file.name] = read_profile(file)
         elif kind == "trtopt.check":
-            checks[file.name] = _read_check(file)
+            checks[file.name] = read_check(file)
         elif kind == "trtopt.ledger" and file.name == LEDGER:
             ledger = read_ledger(file)
         elif kind == "trtopt.build" and file.name == MANIFEST:
@@ -118,7 +118,8 @@ def _parts_of(manifest: Manifest | None) -> Iterator[str]:
         yield manifest.rewrite.trace
 
 
-def _read_check(file: Path) -> CheckReport:
+def read_check(file: Path) -> CheckReport:
+    """A result file of `trtopt check`."""
     remedy = "make it again with `trtopt check --json FILE`, or move it elsewhere"
     with reading_as("a check", file, remedy):
         return read_versioned(read_bounded(file), CheckReport)

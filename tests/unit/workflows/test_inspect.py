@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.support import examples
 from tests.support.command_line import DIGITS
 from tests.support.inspected import stored
 from trtopt.cli.main import cli
-from trtopt.errors import NoGpuError, UsageError, WrongPathError
+from trtopt.errors import BackendMissingError, NoGpuError, UsageError, WrongPathError
 from trtopt.files.manifests import write_manifest
 from trtopt.records import Inspection, from_json, to_json
 
@@ -155,8 +156,10 @@ def test_an_engine_without_a_manifest_is_named_and_not_loaded(
     assert "TensorRT-RTX 1.7.1.116" in found.what
     assert "--trust" in found.notes[0]
     monkeypatch.setattr("trtopt.device.cuda.probe.gpus", tuple)
-    with pytest.raises(NoGpuError):
-        trtopt.inspect(path, trust=[str(path)])
+    for content in (RTX_HEAD, b"an engine of another age"):
+        path.write_bytes(content)
+        with pytest.raises((NoGpuError, BackendMissingError)):
+            trtopt.inspect(path, trust=[str(path)])
 
 
 def test_the_table_of_a_result_file_is_shown_again(tmp_path: Path) -> None:
@@ -227,3 +230,9 @@ def test_a_target_that_refuses_a_node_ends_with_3(target: str, tmp_path: Path) -
 def test_only_models_have_a_capability(build: Path) -> None:
     with pytest.raises(UsageError, match="capability"):
         trtopt.inspect(build, capability="rtx")
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(WrongPathError):
+        trtopt.inspect(tmp_path / "pipe.json")
