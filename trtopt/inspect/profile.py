@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-import msgspec
 import numpy as np
 
 from trtopt.inspect.costs import furthest_above, total, with_floors
@@ -20,9 +19,7 @@ from trtopt.records import (
     BenchPoint,
     DevicePeaks,
     EngineProfile,
-    EngineRef,
     LayerGroup,
-    LayerPass,
     ProfiledLayer,
 )
 
@@ -92,54 +89,20 @@ def profile_point(
     `mapping.map_layers`. `weakly_typed` is for `receipt.receipt`.
     """
     stages = point.latency.staged
-    found = _profile(
-        point.batch,
-        point.latency.engine,
-        description,
-        point.layers,
-        graph,
-        peaks,
-        latency_ms=_median(stages.gpu_compute_ms),
-        by_tensors=by_tensors,
-        weakly_typed=weakly_typed,
-    )
+    latency_ms = _median(stages.gpu_compute_ms)
+    joined, coverage = join(description, point.layers, graph, by_tensors=by_tensors)
+    layers = with_floors(joined, peaks)
     kernels = None
     if point.kernels is not None:
-        kernels = report_kernels(point.kernels, found.layers, graph, peaks, found.latency_ms)
-    return msgspec.structs.replace(
-        found,
-        kernels=kernels,
-        h2d_ms=_median(stages.h2d_ms),
-        d2h_ms=_median(stages.d2h_ms),
-        memory=None if point.memory is None else timeline(point.memory),
-        layers_graph=point.layers is not None and point.layers.graph,
-    )
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return float(np.median(values)) if values else None
-
-
-def _profile(
-    batch: int,
-    engine: EngineRef,
-    description: EngineDescription | None,
-    times: LayerPass | None,
-    graph: Graph,
-    peaks: DevicePeaks | None,
-    *,
-    latency_ms: float | None = None,
-    by_tensors: bool = False,
-    weakly_typed: bool = False,
-) -> EngineProfile:
-    joined, coverage = join(description, times, graph, by_tensors=by_tensors)
-    layers = with_floors(joined, peaks)
+        kernels = report_kernels(point.kernels, layers, graph, peaks, latency_ms)
     return EngineProfile(
-        batch=batch,
-        engine=engine,
+        batch=point.batch,
+        engine=point.latency.engine,
         layers=layers,
         sum_ms=sum(layer.ms or 0.0 for layer in layers),
         latency_ms=latency_ms,
+        h2d_ms=_median(stages.h2d_ms),
+        d2h_ms=_median(stages.d2h_ms),
         by_kind=by_kind(layers),
         by_dtype=by_dtype(layers),
         by_module=by_module(layers),
@@ -149,4 +112,11 @@ def _profile(
         receipt=receipt(layers, weakly_typed=weakly_typed),
         roofline=total(layers),
         furthest=furthest_above(layers),
+        kernels=kernels,
+        memory=None if point.memory is None else timeline(point.memory),
+        layers_graph=point.layers is not None and point.layers.graph,
     )
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
