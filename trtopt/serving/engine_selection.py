@@ -107,9 +107,6 @@ class EngineSelector:
             (Piece(index, batch, min(batch, rows)), offer.time_ms(batch))
             for index, offer in enumerate(self._offers)
             if offer.latency_ms
-            for batch in sorted({offer.admitting(rows), *self._measured(offer)})
+            for batch in sorted({offer.admitting(rows), *(size for size, _ in offer.latency_ms)})
+            if offer.low <= batch <= offer.high
         ]
-
-    @staticmethod
-    def _measured(offer: Offer) -> list[int]:
-        return [batch for batch, _ in offer.latency_ms if offer.low <= batch <= offer.high]

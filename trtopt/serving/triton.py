@@ -197,9 +197,10 @@ def readme(served: Served, name: str, version: int, io: Sequence[TypedTensor] = 
     engine = served.engine
     backend = engine.plan.backend
     gpus = " --gpus=all" if backend.name == TENSORRT else ""
+    source, how, load, predicted = _by_plan(served)
     return f"""# {name}, version {version}
 
-Written by `trtopt deploy triton`{_planned(served.plan)}.
+Written by `trtopt deploy triton`{source}.
 The engine ({engine.plan.label}) was built by {backend} for {engine.device.name}:
 a server must have the same version and device.
 
@@ -208,50 +209,39 @@ Start a server ({_containers(backend)}):
     docker run --rm{gpus} -p 8000:8000 -p 8001:8001 -p 8002:8002 \\
         -v "$PWD:/models" nvcr.io/nvidia/tritonserver:YY.MM-py3 tritonserver --model-repository=/models
 
-Load it (perf_analyzer comes with the SDK's image and from PyPI), {_how(served.plan)}:
+Load it (perf_analyzer comes with the SDK's image and from PyPI), {how}:
 
     perf_analyzer -m {name} -u localhost:8001 -i grpc{_inputs(served)} \\
-        {_load(served)} --measurement-interval=10000
+        {load} --measurement-interval=10000
 
-{_predicted(served)}{_typed(io)}The newest version is served; to go back, set `version_policy` in
+{predicted}{_typed(io)}The newest version is served; to go back, set `version_policy` in
 config.pbtxt to `{{ specific {{ versions: [N] }} }}`.
 """
 
 
-def _planned(plan: BatchPlan | None) -> str:
-    if plan is None:
-        return ""
-    return f" from a plan for {plan.goal} at {plan.load.rate:,.4g} requests/s ({plan.load.arrivals} arrivals)"
+def _by_plan(served: Served) -> tuple[str, str, str, str]:
+    """Where it is from, how it is loaded, with which options of perf_analyzer, and what is predicted.
 
-
-def _how(plan: BatchPlan | None) -> str:
-    return "at the plan's rate" if plan else "with every batch full"
-
-
-def _load(served: Served) -> str:
-    """Options of perf_analyzer: the plan's load, or twice as many requests as run at a time."""
-    plan = served.plan
-    if plan is None:
+    Without a plan twice as many requests are under way as run at a time.
+    """
+    if (plan := served.plan) is None:
         batch = served.policy.max_batch if served.is_batched else 1
-        return f"--concurrency-range={2 * batch * served.workers}"
+        return "", "with every batch full", f"--concurrency-range={2 * batch * served.workers}", ""
     distribution = "constant" if plan.load.arrivals == "constant" else "poisson"
     percentile = plan.goal.partition("=")[0].removeprefix("p").partition(".")[0]
-    return (
-        f"--request-rate-range={max(1, round(plan.load.rate))} --request-distribution={distribution} "
-        f"--percentile={percentile}"
-    )
-
-
-def _predicted(served: Served) -> str:
-    if (plan := served.plan) is None:
-        return ""
     made, planned = plan.prediction, {one.artifact.sha256: one.artifact.plan.label for one in plan.engines}
     engines = "" if served.engine.sha256 in planned else f", with engines for {', '.join(planned.values())}"
-    return f"""The plan predicts, for trtopt's own runtime and without a network{engines}:
+    return (
+        f" from a plan for {plan.goal} at {plan.load.rate:,.4g} requests/s ({plan.load.arrivals} arrivals)",
+        "at the plan's rate",
+        f"--request-rate-range={max(1, round(plan.load.rate))} --request-distribution={distribution} "
+        f"--percentile={percentile}",
+        f"""The plan predicts, for trtopt's own runtime and without a network{engines}:
 p50 {made.p50.value:.3g} ms, p99 {made.p99.value:.3g} ms ({made.p99.low:.3g} to {made.p99.high:.3g}), \
 {made.throughput.value:,.0f} requests/s. This was not measured on Triton.
 
-"""
+""",
+    )
 
 
 def _inputs(served: Served) -> str:

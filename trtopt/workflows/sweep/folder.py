@@ -363,7 +363,11 @@ class Builds:
         """That of the setting's folder; one without engines where none is built yet."""
         folder = self._folder(setting)
         has_engines = (folder / MANIFEST).exists()
-        return read_manifest(folder) if has_engines else _read_prepared(self._graph_folder(setting.precision))
+        if has_engines:
+            return read_manifest(folder)
+        prepared = self._graph_folder(setting.precision)
+        with reading_as("a prepared model", prepared / _PREPARED, f"remove {prepared}"):
+            return from_json(read_bounded(prepared / _PREPARED), Manifest)
 
     def _folder(self, setting: SweepSetting) -> Path:
         axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
@@ -414,11 +418,6 @@ class Builds:
             engines=(),
             notes=(*kept.notes, *made.notes),
         )
-
-
-def _read_prepared(folder: Path) -> Manifest:
-    with reading_as("a prepared model", folder / _PREPARED, f"remove {folder}"):
-        return from_json(read_bounded(folder / _PREPARED), Manifest)
 
 
 def _name(precision: str | None) -> str:
