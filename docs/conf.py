@@ -15,7 +15,7 @@ author = "the trtopt authors"
 version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
-exclude_patterns = ["_build", "serving"]
+exclude_patterns = ["_build", "serving", "case_study"]
 source_suffix = {".md": "markdown"}
 
 myst_enable_extensions = ["deflist", "colon_fence"]
