@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from copy import deepcopy
 
 import onnx
 
 from trtopt.errors import InvalidModelError, UsageError
 from trtopt.onnxio.graph_walk import graphs_of, name_of, names_in, reads_of, refill
+from trtopt.onnxio.node_subset import held_by, with_nodes
 from trtopt.onnxio.shape_inference import check, declared_values
 
 _LISTED = 5
@@ -23,10 +23,9 @@ def extract(model: onnx.ModelProto, sources: Sequence[str], results: Sequence[st
     """
     if not sources and not results:
         raise UsageError("no tensor is named to cut at", "add --from TENSOR, --to TENSOR, or both")
-    part = deepcopy(model)  # weights of a loaded model lie in their files
-    graph = part.graph
+    graph = model.graph
     makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
-    held = {item.name for item in graph.initializer} | {item.values.name for item in graph.sparse_initializer}
+    held = held_by(graph)
     given = [item.name for item in graph.input if item.name not in held]
     _check_names(graph, sources, [*given, *held, *makers], "--from")
     _check_names(graph, results, [*makers], "--to")
@@ -58,21 +57,14 @@ def extract(model: onnx.ModelProto, sources: Sequence[str], results: Sequence[st
         )
 
     values = declared_values(model)
-    inputs = list(dict.fromkeys(sources)) or [name for name in given if name in read]
-    refill(graph.node, [graph.node[place] for place in sorted(nodes)])
-    made = {name for node in graph.node for name in node.output}
-    keep = (read | made) - cut
-    refill(graph.initializer, [item for item in graph.initializer if item.name in keep])
-    refill(graph.sparse_initializer, [item for item in graph.sparse_initializer if item.values.name in keep])
-    defaults = [item for item in graph.input if item.name in keep & held]
-    refill(graph.input, [*(_declared(name, values, "--from") for name in inputs), *defaults])
-    refill(graph.output, [_declared(name, values, "--to") for name in wanted])
-    ends = {item.name for item in (*graph.input, *graph.output)}
-    refill(graph.value_info, [item for item in graph.value_info if item.name in made - ends])
-    refill(
-        graph.quantization_annotation,
-        [item for item in graph.quantization_annotation if item.tensor_name in keep | {*inputs}],
+    begins = list(dict.fromkeys(sources)) or [name for name in given if name in read]
+    part = with_nodes(
+        model,
+        [graph.node[place] for place in sorted(nodes)],
+        [_declared(name, values, "--from") for name in begins],
+        [_declared(name, values, "--to") for name in wanted],
     )
+    refill(part.graph.initializer, [item for item in part.graph.initializer if item.name not in cut])
     check(part)
     return part
 

@@ -38,8 +38,8 @@ def read_onnx(path: Path) -> OnnxArtifact:
         path=str(path),
         sha256=sha256_of(*file.files),
         opset=opset_of(model),
-        inputs=tuple(spec_of(value, path) for value in real_inputs(model)),
-        outputs=tuple(spec_of(value, path) for value in model.graph.output),
+        inputs=tuple(_spec(value, path) for value in real_inputs(model)),
+        outputs=tuple(_spec(value, path) for value in model.graph.output),
         types=tuple(sorted(_element_types(model))),
     )
 
@@ -65,8 +65,7 @@ def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [value for value in model.graph.input if value.name not in initializers]
 
 
-def spec_of(value: onnx.ValueInfoProto, path: Path) -> TensorSpec:
-    """An input or an output as a record."""
+def _spec(value: onnx.ValueInfoProto, path: Path) -> TensorSpec:
     if not value.type.HasField("tensor_type"):
         raise InvalidModelError(
             f"{path}: {value.name!r} is not a tensor but a sequence, map or optional",

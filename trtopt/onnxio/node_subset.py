@@ -49,7 +49,7 @@ def subset_of(model: onnx.ModelProto, kept: Collection[int], ends: Ends) -> onnx
     others = [node for place, node in enumerate(graph.node) if place not in kept]
     made = [name for node in nodes for name in node.output if name]
     read = set[str]().union(*map(reads_of, nodes))
-    needed = read - set(made) - _held_by(graph)
+    needed = read - set(made) - held_by(graph)
     if not needed <= ends.keys():
         return None
     wanted = {item.name: item for item in graph.output}
@@ -64,7 +64,8 @@ def subset_of(model: onnx.ModelProto, kept: Collection[int], ends: Ends) -> onnx
     return part
 
 
-def _held_by(graph: onnx.GraphProto) -> set[str]:
+def held_by(graph: onnx.GraphProto) -> set[str]:
+    """The names of the graph's weights."""
     return {item.name for item in graph.initializer} | {item.values.name for item in graph.sparse_initializer}
 
 
@@ -77,7 +78,7 @@ def _declared(name: str, ends: Ends, own: onnx.ValueInfoProto | None) -> onnx.Va
 
 def constant_tensors(graph: onnx.GraphProto, *, fixed_shapes: bool) -> set[str]:
     """Tensors whose values no input changes: made of weights, or of shapes where these are fixed."""
-    known = _held_by(graph)
+    known = held_by(graph)
     for node in graph.node:
         inner = (one for own in subgraphs_of(node) for part in graphs_of(own) for one in part.node)
         if any(one.op_type in _DRAWN for one in (node, *inner)):

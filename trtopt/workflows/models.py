@@ -98,7 +98,7 @@ def extract(request: ExtractRequest) -> Extraction:
 
     from trtopt.onnxio import extraction
     from trtopt.onnxio.model_file import check_changed_to, load, save
-    from trtopt.onnxio.model_info import spec_of
+    from trtopt.onnxio.model_info import tensor_spec
     from trtopt.onnxio.prepare import count_nodes
     from trtopt.records import Extraction
 
@@ -109,8 +109,8 @@ def extract(request: ExtractRequest) -> Extraction:
     made = Extraction(
         source=str(source),
         out=str(out),
-        inputs=tuple(spec_of(value, source) for value in part.graph.input),
-        outputs=tuple(spec_of(value, source) for value in part.graph.output),
+        inputs=tuple(map(tensor_spec, part.graph.input)),
+        outputs=tuple(map(tensor_spec, part.graph.output)),
         nodes_before=count_nodes(model.proto),
         nodes=count_nodes(part),
     )
