@@ -17,8 +17,8 @@ from trtopt.data.random_inputs import integer_range, is_state, lengths_of
 from trtopt.data.readers import Arrays, Rows
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxio.graph_walk import names_length
 from trtopt.onnxio.model_file import ModelFile, runnable
+from trtopt.onnxio.model_info import tensor_spec
 from trtopt.records import TensorSpec
 
 
@@ -98,7 +98,7 @@ def _shapes(model: onnx.ModelProto, sizes: tuple[int, int, int], alike: Alike) -
     Axes without a name differ in length, but for those that are `alike`.
     """
     wanted = inputs_of(model)
-    shapes = [_shape_of(item) for item in wanted]
+    shapes = [tensor_spec(item).shape for item in wanted]
     batch_axes = [1 if is_state(shape) else 0 for shape in shapes]
 
     def suited(index: int, place: int) -> int:
@@ -190,23 +190,7 @@ def seeded(
 
 def specs_of(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     """The inputs that a caller must give, as records."""
-    specs = []
-    for item in inputs_of(model):
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
-        specs.append(TensorSpec(name=item.name, dtype=str(dtype), shape=_shape_of(item)))
-    return tuple(specs)
-
-
-def _shape_of(item: onnx.ValueInfoProto) -> tuple[int | str, ...]:
-    """An input's axes: a length, a name, or `?` where a name says nothing."""
-    return tuple(
-        axis.dim_value
-        if axis.dim_value > 0
-        else axis.dim_param
-        if axis.dim_param and names_length(axis.dim_param)
-        else "?"
-        for axis in item.type.tensor_type.shape.dim
-    )
+    return tuple(map(tensor_spec, inputs_of(model)))
 
 
 def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
