@@ -9,7 +9,7 @@ from tests.support import examples
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from tests.support.scripted_runs import calls_of, terms
 from trtopt.errors import ArtifactError, DataError, DeviceError, IncompatibleEngineError
-from trtopt.measure.engine import BenchJob, bench_engine, check_fits
+from trtopt.measure.engine import BenchJob, DescribeJob, bench_engine, check_fits, describe
 from trtopt.measure.load.load_pass import LoadSettings
 from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import BenchPoint, DeviceInfo
@@ -182,3 +182,18 @@ def test_a_call_that_fails_in_any_pass_closes_everything(tmp_path: Path) -> None
             told = error.problem
         assert told == f"scripted failure of {name}"
         assert (device.open, device.used) == (0, 0), (name, count)
+
+
+def test_an_engine_is_described_with_its_memory_and_if_requested_its_layers(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    job = DescribeJob(path=job.path, sha256=job.artifact.sha256, backend="scripted")
+    short, whole = (
+        describe(
+            ScriptedTarget(ScriptedDevice(Script(inspector="layers"))),
+            msgspec.structs.replace(job, with_layers=is_whole),
+        )
+        for is_whole in (False, True)
+    )
+    assert short.layers is None
+    assert whole.layers == "layers"
+    assert whole.context_bytes == short.context_bytes is not None
