@@ -138,13 +138,14 @@ def unknown_command(context: click.Context, commands: Mapping[str, click.Command
 
 
 def _peers_with(name: str) -> dict[str, tuple[PeerOption, Readers]]:
-    """The programs that have an option, with what it is in trtopt."""
-    return {
+    """The programs that have an option, with what it is in trtopt; first where it is something."""
+    found = {
         program: (option, peer.READERS)
         for program, peer in {"trtexec": trtexec, "polygraphy": polygraphy}.items()
         for option in peer.OPTIONS
         if name in option.names
     }
+    return dict(sorted(found.items(), key=lambda item: item[1][0].kind != "translated"))
 
 
 def _write(line: Sequence[str]) -> str:

@@ -522,11 +522,11 @@ def polygraphy(context: click.Context, arguments: tuple[str, ...], only_print: b
 
 
 def _run_translated(context: click.Context, found: Translation, *, only_print: bool) -> None:
-    from trtopt.cli.console import say
+    from trtopt.cli.console import note, say
 
     found = replace(found, commands=tuple(_as_loud(context, words) for words in found.commands))
-    for note in found.notes:
-        say(f"trtopt: {note}", err=True)
+    for text in found.notes:
+        note(text)
     if only_print:
         say(*found.lines)
         return

@@ -35,6 +35,10 @@ def test_a_mistyped_option_names_the_nearest(command: str) -> None:
         ("--onnx=m.onnx --fp16", "Write: trtopt trtexec --onnx=m.onnx --fp16"),
         ("bench m.onnx --useDLACore=0", "cannot be translated (trtopt builds for GPUs only"),
         ("bench m.onnx --percentile=99", "no effect (bench shows p50, p90 and p99"),
+        (
+            "check m.onnx --against r.onnx --atol 1e-3",
+            "Write: trtopt check m.onnx --against r.onnx --max-error",
+        ),
         ("build m.onnx --profile quick", "build m.onnx --recipe quick"),
         ("check m.onnx --against r.onnx --task digits", "--model digits"),
         ("build --model m.onnx", "Write: trtopt build m.onnx"),

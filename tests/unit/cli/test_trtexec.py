@@ -24,6 +24,20 @@ def test_print_shows_the_lines_and_runs_none() -> None:
     assert "--fp16: trtexec allows the type" in done.stderr
 
 
+def test_quiet_leaves_notes_out_and_what_is_run_is_quiet_too() -> None:
+    done = CliRunner().invoke(cli, [*LINE, "--print", "-q"])
+    assert (done.stdout, done.stderr) == ("trtopt build empty.onnx --precision fp16 -q\n", "")
+
+
+def test_what_follows_a_tool_of_polygraphy_is_polygraphys() -> None:
+    done = CliRunner().invoke(
+        cli, ["polygraphy", "--print", "run", "m.onnx", "--trt", "--log-file", "l", "-v"]
+    )
+    build, bench = done.stdout.splitlines()
+    assert build == "trtopt build m.onnx --log-file l -v"
+    assert bench == "trtopt bench m.trtopt --log-file l -v"
+
+
 def test_without_print_the_translated_line_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.onnx").touch()

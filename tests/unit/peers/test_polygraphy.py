@@ -187,6 +187,10 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
             "--check polygraphy run polygraphy_debug.onnx -v",
             ["reduce m.onnx -o o.onnx --while 'polygraphy run {model} -v' --data d.npz"],
         ),
+        (
+            "debug reduce m.onnx -o o.onnx --check run polygraphy_debug.onnx --s",  # not read as an option
+            ["reduce m.onnx -o o.onnx --while 'run {model} --s'"],
+        ),
         ("inspect capability m.onnx --with-part", ["inspect m.onnx --capability 10"]),
         ("inspect model m.engine", ["inspect m.engine --trust m.engine"]),
         ("convert m.onnx -o e.engine --save-external-data", ["build m.onnx -o e.trtopt"]),
