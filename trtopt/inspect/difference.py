@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from trtopt.inspect.kernels.names import common_names, in_any_block, kernel_of_any_number
 from trtopt.onnxio.graph_walk import DisjointNames
 from trtopt.records import (
+    Cause,
     Change,
     EngineDifference,
     EngineProfile,
@@ -36,6 +38,7 @@ def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
         b_ms=b.sum_ms,
         changes=tuple(sorted(changes, key=lambda one: (-abs(one.cost_ms), one.a, one.b))),
         kernels=kernel_changes(a.kernels, b.kernels) if a.kernels and b.kernels else (),
+        causes=causes(a.kernels, b.kernels) if a.kernels and b.kernels else (),
     )
 
 
@@ -157,3 +160,90 @@ def _kernel_change(a: Sequence[KernelRow], b: Sequence[KernelRow]) -> KernelChan
         a_ms=sum(row.own_ms for row in a),
         b_ms=sum(row.own_ms for row in b),
     )
+
+
+# What the difference of two latencies consists of.
+
+
+_CAUSES = {
+    "reformat": "reformats, Q and DQ",
+    "weight copy": "copies of weights",
+    "copy": "copies",
+    "memset": "memory sets",
+    "split-k": "sums of split products",
+    "other": "kernels of unknown kind",
+}
+_GAPS, _REST = "gaps between kernels", "launching, and what the tracer changes"
+_FUSED = "work that one engine fuses into products"
+_NODES = 3
+
+
+def causes(a: KernelReport, b: KernelReport) -> tuple[Cause, ...]:
+    """Both latencies by cause, the largest change first; none where a latency is unknown.
+
+    Launches count by their family; products by their types, and by whether those of the same ONNX nodes
+    became faster. What no launch and no gap takes is the rest, so that all causes add up to the latencies.
+    """
+    if a.latency_ms is None or b.latency_ms is None:
+        return ()
+    rests = (
+        a.latency_ms - _own_ms(a.rows) - a.gap_ms,
+        b.latency_ms - _own_ms(b.rows) - b.gap_ms,
+    )
+    by_cause: dict[str, list[list[KernelRow]]] = defaultdict(lambda: [[], []])
+    for ours, theirs in _connected(a.rows, b.rows, _keys_of_row):
+        for side, row, cause in _by_cause(ours, theirs):
+            by_cause[cause][side].append(row)
+    found = [
+        Cause(
+            cause=cause,
+            a_ms=_own_ms(ours),
+            b_ms=_own_ms(theirs),
+            a_launches=len(ours),
+            b_launches=len(theirs),
+            nodes=_most_changed(ours, theirs),
+        )
+        for cause, (ours, theirs) in by_cause.items()
+    ]
+    found += [
+        Cause(cause=cause, a_ms=before, b_ms=after, a_launches=0, b_launches=0)
+        for cause, (before, after) in ((_GAPS, (a.gap_ms, b.gap_ms)), (_REST, rests))
+    ]
+    return tuple(sorted(found, key=lambda one: -abs(one.cost_ms)))
+
+
+def _by_cause(ours: Sequence[KernelRow], theirs: Sequence[KernelRow]) -> Iterator[tuple[int, KernelRow, str]]:
+    """The cause that each launch of common nodes counts for, with its side."""
+    products = [[row for row in side if row.family == "product"] for side in (ours, theirs)]
+    product = _cause_of_products(*products)
+    computed = [{name for row in side for name in row.nodes} for side in products]
+    for side, rows in enumerate((ours, theirs)):
+        for row in rows:
+            if row.family == "product":
+                yield side, row, product
+            elif row.family == "pointwise" and row.nodes and computed[1 - side].issuperset(row.nodes):
+                yield side, row, _FUSED
+            else:
+                yield side, row, _CAUSES.get(row.family, row.family)
+
+
+def _cause_of_products(ours: Sequence[KernelRow], theirs: Sequence[KernelRow]) -> str:
+    before, after = (", ".join(sorted({row.dtype or "unknown" for row in side})) for side in (ours, theirs))
+    if not ours or not theirs:
+        return f"products, {before or after}: only in {'A' if ours else 'B'}"
+    kinds = before if before == after else f"{before} → {after}"
+    return f"products, {kinds}: {'slower' if _own_ms(theirs) > _own_ms(ours) else 'faster'}"
+
+
+def _own_ms(rows: Sequence[KernelRow]) -> float:
+    return sum(row.own_ms for row in rows)
+
+
+def _most_changed(ours: Sequence[KernelRow], theirs: Sequence[KernelRow]) -> tuple[str, ...]:
+    """The nodes whose launches change most, those of repeated blocks together."""
+    changes: dict[tuple[str, ...], float] = defaultdict(float)
+    for sign, rows in ((-1, ours), (1, theirs)):
+        for row in rows:
+            changes[in_any_block(row.nodes)] += sign * row.own_ms
+    costliest = sorted(filter(None, changes), key=lambda nodes: -abs(changes[nodes]))
+    return tuple(nodes[0] for nodes in costliest[:_NODES])

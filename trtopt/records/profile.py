@@ -373,8 +373,28 @@ class LayerChange(Record, frozen=True, kw_only=True):
         return self.b_ms - self.a_ms
 
 
+class Cause(Record, frozen=True, kw_only=True):
+    """One of the reasons why two engines differ in time; `a_launches` and `b_launches` are its kernels."""
+
+    cause: str
+    a_ms: float
+    b_ms: float
+    a_launches: int
+    b_launches: int
+    nodes: tuple[str, ...] = ()
+    """The ONNX nodes that it changes most, the costliest first."""
+
+    @property
+    def cost_ms(self) -> float:
+        """Negative where B is faster."""
+        return self.b_ms - self.a_ms
+
+
 class EngineDifference(Record, frozen=True, kw_only=True):
-    """Two engines of one model, layer by layer; the costliest changes first."""
+    """Two engines of one model, layer by layer; the costliest changes first.
+
+    `causes`, where both profiles have kernels, add up to the difference of their latencies.
+    """
 
     a: str
     b: str
@@ -383,6 +403,7 @@ class EngineDifference(Record, frozen=True, kw_only=True):
     changes: tuple[LayerChange, ...]
     kernels: tuple[KernelChange, ...] = ()
     """Kernels that were replaced, where both profiles have kernels."""
+    causes: tuple[Cause, ...] = ()
 
 
 class ProfileReport(Result, Record, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from trtopt.records import (
+    Cause,
     Coverage,
     DevicePeaks,
     EngineDifference,
@@ -30,6 +31,7 @@ from trtopt.report.view import (
     Lines,
     Note,
     Severity,
+    Table,
     View,
     cells_of,
     mib_text,
@@ -286,7 +288,7 @@ def _shares(shares: dict[str, float]) -> str:
 
 
 def difference_blocks(difference: EngineDifference) -> Iterator[Block]:
-    """What changed from A to B, layer by layer, then by kernels if known; the costliest change first."""
+    """What changed from A to B: causes and replaced kernels where known, and layers; the costliest first."""
     gap = difference.b_ms - difference.a_ms
     columns: list[Column[LayerChange]] = [
         Column("A ms", lambda one: one.a_ms, ".4f"),
@@ -298,10 +300,28 @@ def difference_blocks(difference: EngineDifference) -> Iterator[Block]:
         Column("layers in A", lambda one: ", ".join(one.a) or UNKNOWN, face="page"),
         Column("layers in B", lambda one: ", ".join(one.b) or UNKNOWN, face="page"),
     ]
-    times = f"{difference.a_ms:.4f} → {difference.b_ms:.4f} ms ({gap:+.4f} ms)"
+    if difference.causes:
+        yield causes_table(difference)
+    times = f"{difference.a_ms:.4f} → {difference.b_ms:.4f} ms of layers ({gap:+.4f} ms)"
     title = f"A {difference.a} → B {difference.b}: {times}"
     yield table(title, columns, difference.changes, top=_TOP_CHANGES)
     counts = Counter(change.change for change in difference.changes)
     yield Lines([f"changes: {', '.join(f'{count} {name}' for name, count in counts.most_common())}"])
     if difference.kernels:
         yield replacements_table(difference.kernels)
+
+
+def causes_table(difference: EngineDifference) -> Table:
+    """What the difference of the latencies consists of; the causes add up to it."""
+    before, after = (sum(getattr(one, side) for one in difference.causes) for side in ("a_ms", "b_ms"))
+    columns: list[Column[Cause]] = [
+        Column("cost ms", lambda one: one.cost_ms, "+.4f"),
+        Column("of A", lambda one: one.cost_ms / before if before else None, "+.1%"),
+        Column("A ms", lambda one: one.a_ms, ".4f"),
+        Column("B ms", lambda one: one.b_ms, ".4f"),
+        Column("kernels", lambda one: f"{one.a_launches} → {one.b_launches}"),
+        Column("cause", lambda one: one.cause, fit="fold"),
+        Column("ONNX nodes", lambda one: names_text(one.nodes), fit="cut"),
+    ]
+    title = f"why B takes {after:.4f} ms and A {before:.4f} ms ({after - before:+.4f} ms)"
+    return table(title, columns, difference.causes, top=_TOP_CHANGES)

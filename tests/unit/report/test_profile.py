@@ -170,6 +170,8 @@ def test_a_difference_is_reported_with_its_costliest_changes_first() -> None:
     sides = [profile_point(point(one), one, GRAPH, None) for one in (EngineDescription(layers=LAYERS), fused)]
     found = difference(*sides)
     text = shown(msgspec.structs.replace(sides[0], layers=()), differences=(found,))
-    assert "A batch1 (aaaaaaaaaaaa) → B batch1 (aaaaaaaaaaaa): 4.0000 → 4.0000 ms (+0.0000 ms)" in text
+    assert (
+        "A batch1 (aaaaaaaaaaaa) → B batch1 (aaaaaaaaaaaa): 4.0000 → 4.0000 ms of layers (+0.0000 ms)" in text
+    )
     assert "2 layers in A, 2 in B  conv" in text
     assert "changes: 1 regrouped" in text

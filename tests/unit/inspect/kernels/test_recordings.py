@@ -11,8 +11,9 @@ import onnx
 import pytest
 
 from tests.support.paths import DATA
-from trtopt.inspect.difference import kernel_changes
+from trtopt.inspect.difference import causes, kernel_changes
 from trtopt.inspect.graph import read_graph
+from trtopt.inspect.kernels.names import in_any_block
 from trtopt.inspect.kernels.report import report_kernels
 from trtopt.measure.loop.profiling_passes import merge_runs
 from trtopt.records import (
@@ -151,3 +152,48 @@ def test_the_weights_of_q_k_and_v_are_copied_together_in_every_inference(name: s
     assert copied.launches == 48
     assert copied.ms == pytest.approx(share * made.sum_ms, rel=0.01)
     assert any(note.startswith(f"{share:.0%} of the time copies the weights") for note in made.notes)
+
+
+def named_alike(made: KernelReport) -> KernelReport:
+    """The nodes of both recorded BERTs by one name each: `bert.encoder.layer.0.….MatMul`."""
+    rows = [
+        msgspec.structs.replace(
+            row, nodes=tuple(name.replace("/m/", "bert.").replace("/", ".") for name in row.nodes)
+        )
+        for row in made.rows
+    ]
+    return msgspec.structs.replace(made, rows=tuple(rows))
+
+
+def test_causes_add_up_to_the_change_of_latency_and_name_what_int8_gains_and_loses() -> None:
+    floats, quantised = named_alike(report("bert-b32")), named_alike(report("bert-int8-b32"))
+    assert floats.latency_ms is not None
+    assert quantised.latency_ms is not None
+    found = causes(floats, quantised)
+    assert sum(one.a_ms for one in found) == pytest.approx(floats.latency_ms)
+    assert sum(one.b_ms for one in found) == pytest.approx(quantised.latency_ms)
+    assert sum(one.a_launches for one in found) == len(floats.rows)
+    by_name = {one.cause: one for one in found}
+    assert by_name["products, float16 → int8: faster"].cost_ms < -0.1
+    assert by_name["copies of weights"].a_launches == 0
+    assert by_name["copies of weights"].b_launches > 0
+    assert all(one.cost_ms == 0 for one in causes(floats, floats))
+
+
+def test_a_planted_cause_is_the_only_one_that_costs() -> None:
+    made = report("bert-b32")
+    assert made.latency_ms is not None
+    row = next(row for row in made.rows if row.family == "product")
+    for family, cause in (("reformat", "reformats, Q and DQ"), ("memset", "memory sets")):
+        planted = msgspec.structs.replace(
+            row, name="planted", family=family, nodes=(), ms=0.5, overlap_ms=0.0
+        )
+        slower = msgspec.structs.replace(made, rows=(*made.rows, planted), latency_ms=made.latency_ms + 0.5)
+        costs = {one.cause: one.cost_ms for one in causes(made, slower)}
+        assert costs.pop(cause) == pytest.approx(0.5)
+        assert max(map(abs, costs.values())) < 1e-9
+    slow = msgspec.structs.replace(row, ms=row.ms + 0.5)
+    rows = tuple(slow if one is row else one for one in made.rows)
+    first = causes(made, msgspec.structs.replace(made, rows=rows, latency_ms=made.latency_ms + 0.5))[0]
+    assert (first.cause, first.nodes[:1]) == ("products, float16: slower", in_any_block(row.nodes)[:1])
+    assert first.cost_ms == pytest.approx(0.5, abs=0.05)  # its like became no faster
