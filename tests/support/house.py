@@ -72,7 +72,7 @@ TRIALS = (
     Trial(
         "setting",
         {"aux_streams": "house_probe", "aux-streams": "house-probe"},
-        ("build", "--help"),
+        ("build", "--help-all"),
         "--house-probe",
     ),
     Trial(
