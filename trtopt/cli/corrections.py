@@ -100,14 +100,16 @@ def corrected(error: click.UsageError) -> click.UsageError:
     peers = _peers_with(name)
     if isinstance(context.command, click.Group):
         is_trtexec = "trtexec" in peers and all(word.startswith("-") for word in words)
-        lines = [["trtexec", *words]] if is_trtexec else []
+        lines = [["trtexec", *words]] if is_trtexec else _command_first(context, context.command, words)
     else:
         lines = _meant(context, words)
-    reason = _LEFT.get(f"{context.command.name} {name}")
+    left = _LEFT.get(f"{context.command.name} {name}")
+    reason = None if left is None else f"It was removed: {left}."
     for program, (option, _) in peers.items():
         if not lines or option.kind == "no effect":
+            answer = option.answer.replace("* ", "every command has ")
             reason = (
-                f"{name} is an option of {program}. In trtopt: {option.answer}.\n"
+                f"{name} is an option of {program}. In trtopt: {answer}.\n"
                 f"A whole command line of {program}: trtopt {program} ARGS…"
             )
             break
@@ -123,7 +125,7 @@ def unknown_command(context: click.Context, commands: Mapping[str, click.Command
     meant = [one for one, names in _COMMANDS.items() if name.lower() in names.split()]
     if name.endswith(".onnx"):
         meant, rest = ["optimize", "build"], [name, *rest]
-    meant += difflib.get_close_matches(name, commands, n=1)
+    meant = meant or difflib.get_close_matches(name.lower(), commands, n=1)
     for one in meant:
         own = click.Context(commands[one], parent=context, info_name=one)
         for line in _meant(own, [one, *rest], is_guess=True):
@@ -135,6 +137,16 @@ def unknown_command(context: click.Context, commands: Mapping[str, click.Command
         return click.UsageError(f"{problem}\n{_write(['polygraphy', name, *rest])}", context)
     hint = f" Did you mean {meant[0]!r}?" if meant else ""
     return click.UsageError(f"No such command {name!r}.{hint}", context)
+
+
+def _command_first(context: click.Context, group: click.Group, words: Sequence[str]) -> list[list[str]]:
+    """The line whose options stand before its command."""
+    place = next((place for place, word in enumerate(words) if word in group.commands), 0)
+    if not place or group is not context.find_root().command:
+        return []
+    one = words[place]
+    own = click.Context(group.commands[one], parent=context, info_name=one)
+    return _meant(own, [one, *words[place + 1 :], *words[:place]], is_guess=True)
 
 
 def _peers_with(name: str) -> dict[str, tuple[PeerOption, Readers]]:
@@ -155,6 +167,8 @@ def _write(line: Sequence[str]) -> str:
 def _meant(context: click.Context, words: Sequence[str], *, is_guess: bool = False) -> list[list[str]]:
     """The lines with a meaning for every guess in `words`; none if one has none."""
     command, depth = context.command, len(context.command_path.split()) - 1
+    if isinstance(command, click.Group):  # the command in it is not known
+        return []
     rest = [*words[depth:]]
     for _ in range(len(words) + 1):  # each turn finds the meaning of one guess
         try:
@@ -170,14 +184,18 @@ def _meant(context: click.Context, words: Sequence[str], *, is_guess: bool = Fal
             continue
         except click.UsageError:  # an option that lacks its value
             return []
-        root = context.find_root()
-        if extra and command.name == "bench" and isinstance(root.command, click.Group):
-            first = [one for one in rest if one not in extra]
-            other = click.Context(root.command.commands["compare"], parent=root, info_name="compare")
-            return [line for one in extra for line in _meant(other, ["compare", *first, one], is_guess=True)]
         if not extra:
             break
-        if not _place(rest, extra[0], command, options):
+        root = context.find_root()
+        extra.sort(key=lambda one: not one.isdecimal())  # batch sizes can be told from files
+        is_placed = _place(rest, extra[0], command, options)
+        if command.name == "bench" and not is_placed and isinstance(root.command, click.Group):
+            first = [*rest]
+            for word in extra:
+                first.pop(_last(first, word))
+            other = click.Context(root.command.commands["compare"], parent=root, info_name="compare")
+            return [line for b in extra for line in _meant(other, ["compare", *first, b], is_guess=True)]
+        if not is_placed:
             return []
     else:
         return []
@@ -201,8 +219,15 @@ def _key(name: str) -> str:
     return re.sub("[-_]", "", name).lower()
 
 
+def _bare(name: str) -> str:
+    return name.lstrip("-")
+
+
 def _meaning(command: click.Command, name: str) -> _Meaning | None:
-    key, peers = _key(name), _peers_with(name)
+    peers = _peers_with(name)
+    is_refused = any(option.kind == "refused" for option, _ in peers.values())
+    fold = _bare if is_refused else _key  # what a program refuses is no other option that is spelled alike
+    key = fold(name)
     for option, readers in peers.values():  # before an own name: units may differ
         if {str(command.name), "*"} & option.words.keys():
             words = partial(_own_words, str(command.name), option, readers)
@@ -211,14 +236,14 @@ def _meaning(command: click.Command, name: str) -> _Meaning | None:
         names = [name for flag in one.opts for name in _OPTIONS.get(flag, "").split()]
         if isinstance(one, click.Argument):
             names = _POSITIONAL.split()
-        if key in map(_key, (str(one.name), *one.opts, *names)):
+        if key in map(fold, (str(one.name), *one.opts, *names)):
             return _Meaning(one.opts[:1] if isinstance(one, click.Option) else [])
     chosen = [
         [one.opts[0], str(choice)]
         for one in command.params
         if isinstance(one.type, click.Choice)
         for choice in one.type.choices
-        if key == _key(str(choice))
+        if key == fold(str(choice))
     ]
     if len(chosen) == 1:
         return _Meaning(chosen[0])
@@ -250,10 +275,14 @@ def _replaced(words: Sequence[str], name: str, meaning: _Meaning) -> list[str]:
     return [*before, *meaning.read(value), *after]
 
 
+def _last(words: Sequence[str], word: str) -> int:
+    return len(words) - 1 - words[::-1].index(word)
+
+
 def _place(words: list[str], extra: str, command: click.Command, options: Mapping[str, object]) -> bool:
     """Write an argument too many as the value of the option that it must be of; whether there is one."""
     free = {one.opts[0] for one in command.params if one.name not in options}
-    place = len(words) - 1 - words[::-1].index(extra)
+    place = _last(words, extra)
     if extra.isdecimal() and "--batch" in words[:place]:  # --batch 1 8 32
         words.pop(place)
         words[words.index("--batch") + 1] += f",{extra}"

@@ -91,7 +91,7 @@ _COMPLETION_FILES = {
 
 
 @command()
-@click.argument("shell", type=click.Choice(list(_COMPLETION_FILES)))
+@click.argument("shell", type=click.Choice(list(_COMPLETION_FILES), case_sensitive=False))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
     """Print the script that completes commands in a shell.

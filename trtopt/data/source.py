@@ -62,7 +62,10 @@ class FunctionReader:
             ) from error
 
 
-_KINDS = "an .npz, a folder of them, Polygraphy's .json, or module:function (FILE.py:function)"
+_KINDS = (
+    "an .npz with arrays named like the inputs, a folder of them, Polygraphy's .json, or module:function "
+    "(FILE.py:function)"
+)
 
 
 def open_data(text: str | Path) -> SampleSource:
@@ -86,10 +89,7 @@ def open_data(text: str | Path) -> SampleSource:
 
 def needs_data(what: str, why: str, instead: str = "") -> UsageError:
     """The error of what cannot be done without samples, or with something `instead`."""
-    remedy = (
-        "give --data DATA: an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON or "
-        "module:function"
-    )
+    remedy = f"give --data DATA: {_KINDS}"
     return UsageError(f"{what} needs data {why}", f"{remedy}; or {instead}" if instead else remedy)
 
 

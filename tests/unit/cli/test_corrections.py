@@ -38,6 +38,8 @@ def written(text: str) -> list[str]:
         ("build m.onnx --batchSize=8", "build m.onnx --batch 8"),
         ("cast m.onnx -o o.onnx --fp16", "cast m.onnx -o o.onnx --precision fp16"),
         ("convert m.onnx --int8 --calib d.npz", "build m.onnx --precision int8 --data d.npz"),
+        ("--json - -v build m.onnx", "build m.onnx --json - -v"),
+        ("BUILD m.onnx", "build m.onnx"),
         ("infer m.onnx --input_shapes x:Nx3", "bench m.onnx --shape x:Nx3"),
         ("m.onnx --batch 1", "optimize m.onnx --batch 1"),
         ("quantise 'a b.onnx' -o q.onnx", "quantize 'a b.onnx' -o q.onnx --precision int8"),
@@ -52,6 +54,9 @@ def test_a_guess_is_answered_with_the_line_that_was_meant(guess: str, line: str)
     [
         ("check m.onnx B", ["check m.onnx --against B"]),
         ("bench m.onnx B C --batch 8", ["compare m.onnx --batch 8 B", "compare m.onnx --batch 8 C"]),
+        ("bench m.onnx m.onnx", ["compare m.onnx m.onnx"]),
+        ("bench m.onnx --bs 1 8", ["bench m.onnx --batch 1,8"]),
+        ("bench m.onnx B --batch 1 8", ["compare m.onnx --batch 1,8 B"]),
         ("build m.onnx out", ["build m.onnx -o out"]),
         ("build m.onnx --batch 1 4 8", ["build m.onnx --batch 1,4,8"]),
         ("cast m.onnx out.onnx", ["cast m.onnx -o out.onnx"]),
@@ -66,6 +71,11 @@ def test_an_argument_too_many_is_answered_with_its_option(
     (folder / "m.onnx").touch()
     monkeypatch.chdir(folder)
     assert written(answer(*guess.split())) == [f"trtopt {line}" for line in lines]
+
+
+@pytest.mark.parametrize("guess", ["bench m.onnx --loadInputs=x:a.bin", "serve", "serve m.onnx"])
+def test_what_cannot_be_meant_is_answered_with_no_line(guess: str) -> None:
+    assert not written(answer(*guess.split()))
 
 
 def test_an_option_that_left_says_why() -> None:
