@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from tests.support.networks import Net, edges, fate, quantised, residual_block, silu
 from trtopt.errors import UsageError
@@ -92,6 +93,29 @@ def test_the_head_stays_float_but_for_include_and_a_lone_product_is_quantised() 
     assert "logits" in quantised(net.plan("p", include=("logits",)))
     lone = Net(x=(None, 64))
     assert quantised(lone.plan(lone.linear("logits", "x", 64, 100))) == {"logits"}
+
+
+@pytest.mark.parametrize("behind", ["sequence", "If", "product"])
+def test_a_product_of_rows_with_more_than_elementwise_nodes_behind_it_is_no_head(behind: str) -> None:
+    net = Net(x=["N", 6, 64])
+    rows = net.node("Reshape", "rows", "x", net.constant("flat", value=np.array([-1, 64])))
+    y = net.linear("down", net.node("Relu", "act", net.linear("up", rows, 64, 128)), 128, 64)
+    if behind == "sequence":
+        y = net.node("Reshape", "y", y, net.constant("apart", value=np.array([-1, 6, 64])))
+    elif behind == "product":
+        y = net.node("MatMul", "y", y, net.node("Transpose", "t", y))
+    else:
+        ends = [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)]
+        branch = helper.make_graph([helper.make_node("MatMul", ["down", "down.w"], ["z"])], "b", [], ends)
+        flag = net.constant("flag", value=np.array(True))
+        y = net.node("If", "y", flag, then_branch=branch, else_branch=branch)
+    assert quantised(net.plan(y)) == {"up", "down"}
+
+
+def test_weights_alone_in_int4_are_worth_it_in_the_head_too() -> None:
+    net = Net(x=["N", 256])
+    plan = net.plan(net.linear("last", net.linear("first", "x", 256, 256), 256, 256), precision="int4")
+    assert quantised(plan) == {"first", "last"}
 
 
 def test_q_dq_stay_outside_of_silu() -> None:
