@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, reads_of, refill
+from trtopt.errors import ModelError
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, refill, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of, remove_seal
 from trtopt.onnxio.model_info import real_inputs, tensor_spec
 from trtopt.onnxio.prepare import normalise
@@ -29,7 +30,7 @@ Weigh = Callable[[onnx.TensorProto], Hashable]
 
 def model_difference(a: ModelFile, b: ModelFile, names: tuple[str, str]) -> ModelDifference:
     """How B differs from A; `names` are theirs."""
-    ours, theirs = _Side(a), _Side(b)
+    ours, theirs = _Side(a, names[0]), _Side(b, names[1])
     ours.call_ends_as(theirs)
     theirs.call_ends_as(ours)
     pairs = _match(ours, theirs)
@@ -39,26 +40,40 @@ def model_difference(a: ModelFile, b: ModelFile, names: tuple[str, str]) -> Mode
         dict[tuple[str, str], WeightChange](),
         list[TensorChange](),
     )
-    for own, other in sorted(pairs.items()):
+    edges = [(ours.reads[own], theirs.reads[other]) for own, other in sorted(pairs.items())]
+    for (own, other), (before, after) in zip(sorted(pairs.items()), edges, strict=True):
         node, new = ours.nodes[own], theirs.nodes[other]
-        what = [*_attribute_changes(node, new), *_rewired(ours, theirs, own, other, back)]
-        if what:
+        count = [f"{len(before)} → {len(after)} inputs"] if len(before) != len(after) else []
+        rewired = [
+            f"reads {two!r} instead of {one!r}" for one, two in _rewired(ours, theirs, before, after, back)
+        ]
+        if what := [*_attribute_changes(node, new), *count, *rewired]:
             changed.append(NodeChange(node=node.name, other=new.name, op=node.op_type, what="; ".join(what)))
-        for one, two in zip(node.input, new.input, strict=False):
-            if one in ours.weights and two in theirs.weights and (one, two) not in weights:
-                found = _weight_change(ours, theirs, one, two, node.name)
-                if found is not None:
-                    weights[one, two] = found
         for one, two in zip(node.output, new.output, strict=False):
-            before, after = ours.text_of(one), theirs.text_of(two)
-            if before != after and one not in ours.ends:
-                tensors.append(TensorChange(role="inner", name=one, a=before, b=after))
+            texts = ours.text_of(one), theirs.text_of(two)
+            if texts[0] != texts[1] and one not in ours.ends:
+                tensors.append(TensorChange(role="inner", name=one, a=texts[0], b=texts[1]))
+    known = {theirs.keys[name]: name for name in theirs.outputs}
+    given = [(one, known[ours.keys[one]]) for one in ours.outputs if ours.keys[one] in known]
+    edges.append(([one for one, _ in given], [two for _, two in given]))
+    for one, two in (pair for reads in edges for pair in zip(*reads, strict=False)):
+        if one in ours.weights and two in theirs.weights and (one, two) not in weights:
+            found = _weight_change(ours, theirs, one, two)
+            if found is not None:
+                weights[one, two] = found
     return ModelDifference(
         a=names[0],
         b=names[1],
         facts=tuple(
             FactChange(what=what, a=before, b=after)
-            for what, before, after in _differing(ours.facts, theirs.facts)
+            for what, before, after in (
+                *_differing(ours.facts, theirs.facts),
+                *_reordered(ours, theirs),
+                *(
+                    (f"source of output {one}", ours.source(one), theirs.source(two))
+                    for one, two in _rewired(ours, theirs, *edges[-1], back)
+                ),
+            )
         ),
         tensors=(*_end_changes(ours, theirs), *tensors),
         added=tuple(theirs.listed(place) for place in range(len(theirs.nodes)) if place not in back),
@@ -73,12 +88,25 @@ def model_difference(a: ModelFile, b: ModelFile, names: tuple[str, str]) -> Mode
 class _Side:
     """One of the models, as it is matched."""
 
-    def __init__(self, file: ModelFile) -> None:
-        model = normalise(file.proto)[0]
+    def __init__(self, file: ModelFile, path: str) -> None:
+        try:
+            model = normalise(file.proto)[0]
+        except ModelError as error:
+            raise type(error)(f"{path}: {error.problem}", error.remedy) from None
         remove_seal(model)
-        self.file, self.nodes = file, [*model.graph.node]
+        self.file, self.nodes = file, [*_nodes_in(model.graph)]
+        self.reads = [
+            [*node.input, *(item.name for inner in subgraphs_of(node) for item in inner.output)]
+            for node in self.nodes
+        ]
         _drop_defaults(model)
-        self.weights = {item.name: item for item in model.graph.initializer}
+        self.weights = {item.name: item for part in graphs_of(model.graph) for item in part.initializer}
+        self.entries = {
+            item.name: (place, index)
+            for place, node in enumerate(self.nodes)
+            for inner in subgraphs_of(node)
+            for index, item in enumerate(inner.input)
+        }
         self.makers = {
             name: (place, index)
             for place, node in enumerate(self.nodes)
@@ -91,7 +119,7 @@ class _Side:
         self.keys: dict[str, Hashable] = {}
         self._values = declared_values(model)
         self.facts = {
-            "IR version": str(model.ir_version),
+            "IR version": str(file.proto.ir_version),
             "producer": f"{model.producer_name} {model.producer_version}".strip(),
             **{f"opset {one.domain or 'ai.onnx'}": str(one.version) for one in model.opset_import},
             **{f"metadata {one.key}": one.value for one in model.metadata_props},
@@ -105,10 +133,14 @@ class _Side:
 
     def origin(self, name: str, matched: Mapping[int, int]) -> Hashable:
         """Where a tensor comes from; None: from a node that the other side lacks."""
-        if name not in self.makers:
+        if name not in self.makers and name not in self.entries:
             return "weight" if name in self.weights else ("input", self.keys.get(name))
-        place, index = self.makers[name]
-        return (matched[place], index) if place in matched else None
+        place, index = self.makers.get(name) or self.entries[name]
+        return (matched[place], index, name in self.makers) if place in matched else None
+
+    def source(self, name: str) -> str:
+        """What gives an output, in words."""
+        return self.nodes[self.makers[name][0]].name if name in self.makers else name
 
     def listed(self, place: int) -> GraphNode:
         """A node that has no match."""
@@ -128,7 +160,7 @@ class _Side:
     @cached_property
     def with_weights(self) -> list[Hashable]:
         """The same with the values of its weights."""
-        held = ([self.weights[name] for name in node.input if name in self.weights] for node in self.nodes)
+        held = ([self.weights[name] for name in reads if name in self.weights] for reads in self.reads)
         return [(token, *map(self.by_value, own)) for token, own in zip(self.tokens, held, strict=True)]
 
     @cached_property
@@ -148,10 +180,16 @@ class _Side:
         """A number for each node that is the same where all that it is computed of is."""
         known: dict[str, int] = {name: hash(("input", self.keys[name])) for name in self.inputs}
         known |= {name: hash(weigh(item)) for name, item in self.weights.items()}
+
+        def of(name: str) -> int:
+            if name not in known and name in self.entries:  # its node comes after those in it
+                place, index = self.entries[name]
+                known[name] = hash((self.tokens[place], index, *map(of, self.nodes[place].input)))
+            return known.get(name, 0)
+
         found = []
-        for node, token in zip(self.nodes, self.tokens, strict=True):
-            captured = sorted(known.get(name, 0) for name in reads_of(node) - {*node.input})
-            found.append(hash((token, *(known.get(name, 0) for name in node.input), *captured)))
+        for node, token, reads in zip(self.nodes, self.tokens, self.reads, strict=True):
+            found.append(hash((token, *map(of, reads))))
             known |= {name: hash((found[-1], index)) for index, name in enumerate(node.output)}
         return found
 
@@ -161,14 +199,21 @@ class _Side:
         for name in self.outputs:
             uses[name].append(hash(("output", self.keys[name])))
         found = []
-        for node, token in zip(reversed(self.nodes), reversed(self.tokens), strict=True):
-            held = [hash(weigh(self.weights[name])) for name in node.input if name in self.weights]
-            found.append(hash((token, *held, *(tuple(sorted(uses[name])) for name in node.output))))
-            for index, name in enumerate(node.input):
+        for place in reversed(range(len(self.nodes))):
+            reads, outputs = self.reads[place], self.nodes[place].output
+            held = [hash(weigh(self.weights[name])) for name in reads if name in self.weights]
+            found.append(hash((self.tokens[place], *held, *(tuple(sorted(uses[name])) for name in outputs))))
+            for index, name in enumerate(reads):
                 uses[name].append(hash((found[-1], index)))
-            for name in reads_of(node) - {*node.input}:
-                uses[name].append(found[-1])
         return found[::-1]
+
+
+def _nodes_in(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All nodes; those inside one come before it, as it reads what they make."""
+    for node in graph.node:
+        for inner in subgraphs_of(node):
+            yield from _nodes_in(inner)
+        yield node
 
 
 def _drop_defaults(model: onnx.ModelProto) -> None:
@@ -194,13 +239,12 @@ def _operator(node: onnx.NodeProto) -> Hashable:
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, str]:
-    """Each attribute as text; of a graph its operators: its tensors may be called otherwise."""
-    return {item.name: _attribute_text(item) for item in node.attribute}
+    """Each attribute as text, but for graphs: their nodes are among all others."""
+    graphs = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
+    return {item.name: _attribute_text(item) for item in node.attribute if item.type not in graphs}
 
 
 def _attribute_text(item: onnx.AttributeProto) -> str:
-    if item.HasField("g"):
-        return ", ".join(str(_token(inner)) for part in graphs_of(item.g) for inner in part.node)
     if item.HasField("t"):
         return hashlib.sha256(item.t.SerializeToString(deterministic=True)).hexdigest()[:12]
     return str(onnx.helper.printable_attribute(item)).partition(" = ")[2]
@@ -254,19 +298,24 @@ def _attribute_changes(node: onnx.NodeProto, new: onnx.NodeProto) -> Iterator[st
             yield f"{name} {before.get(name, '–')} → {after.get(name, '–')}"
 
 
-def _rewired(a: _Side, b: _Side, own: int, other: int, back: Mapping[int, int]) -> Iterator[str]:
-    """Inputs that come from elsewhere; not where a node was put in front, or taken out: that is listed."""
-    before, after = a.nodes[own].input, b.nodes[other].input
-    if len(before) != len(after):
-        yield f"{len(before)} → {len(after)} inputs"
+def _rewired(
+    a: _Side, b: _Side, before: Sequence[str], after: Sequence[str], back: Mapping[int, int]
+) -> Iterator[tuple[str, str]]:
+    """Tensors that come from elsewhere; not where a node was put in front, or taken out: that is listed."""
     both = {place: place for place in back.values()}
     for one, two in zip(before, after, strict=False):
         made, new = a.origin(one, both), b.origin(two, back)
         if None not in (made, new) and made != new:
-            yield f"reads {two!r} instead of {one!r}"
+            yield one, two
 
 
-def _weight_change(a: _Side, b: _Side, one: str, two: str, node: str) -> WeightChange | None:
+def _reordered(a: _Side, b: _Side) -> Iterator[tuple[str, str, str]]:
+    for role, own, its in (("inputs", a.inputs, b.inputs), ("outputs", a.outputs, b.outputs)):
+        if own.keys() == its.keys() and [*own] != [*its]:
+            yield f"order of {role}", ", ".join(own), ", ".join(its)
+
+
+def _weight_change(a: _Side, b: _Side, one: str, two: str) -> WeightChange | None:
     first, second = a.weights[one], b.weights[two]
     if a.by_value(first) == b.by_value(second):
         return None
@@ -282,7 +331,7 @@ def _weight_change(a: _Side, b: _Side, one: str, two: str, node: str) -> WeightC
         relative = (moved / norm) ** 0.5 if norm else None
     texts = (tensor_spec(_declared(item)).type_text for item in (first, second))
     return WeightChange(
-        weight=one, other=two, node=node, a=next(texts), b=next(texts), relative=relative, largest=largest
+        weight=one, other=two, a=next(texts), b=next(texts), relative=relative, largest=largest
     )
 
 

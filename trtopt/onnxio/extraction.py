@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx
 
 from trtopt.errors import InvalidModelError, UsageError
-from trtopt.onnxio.graph_walk import graphs_of, name_of, names_in, reads_of, refill
+from trtopt.onnxio.graph_walk import graphs_of, name_of, names_in, reads_of, refill, take_name
 from trtopt.onnxio.node_subset import held_by, with_nodes
 from trtopt.onnxio.shape_inference import check, declared_values
 
@@ -29,7 +29,8 @@ def extract(model: onnx.ModelProto, sources: Sequence[str], results: Sequence[st
     given = [item.name for item in graph.input if item.name not in held]
     _check_names(graph, sources, [*given, *held, *makers], "--from")
     _check_names(graph, results, [*makers], "--to")
-    wanted = list(dict.fromkeys(results)) or [item.name for item in graph.output]
+    own = [item.name for item in graph.output if item.name not in {*sources, *given}]  # not passed through
+    wanted = list(dict.fromkeys(results)) or own
     if both := set(sources).intersection(wanted):
         raise UsageError(f"--from and --to {min(both)}: nothing lies between them", "name another tensor")
 
@@ -60,13 +61,22 @@ def extract(model: onnx.ModelProto, sources: Sequence[str], results: Sequence[st
     begins = list(dict.fromkeys(sources)) or [name for name in given if name in read]
     part = with_nodes(
         model,
-        [graph.node[place] for place in sorted(nodes)],
+        [*_without(cut, [graph.node[place] for place in sorted(nodes)], names_in(graph))],
         [_declared(name, values, "--from") for name in begins],
         [_declared(name, values, "--to") for name in wanted],
     )
     refill(part.graph.initializer, [item for item in part.graph.initializer if item.name not in cut])
     check(part)
     return part
+
+
+def _without(cut: set[str], nodes: Sequence[onnx.NodeProto], taken: set[str]) -> Iterator[onnx.NodeProto]:
+    """The nodes; one of several outputs, some of them inputs of the part, makes these by other names."""
+    for node in nodes:
+        own = onnx.NodeProto()
+        own.CopyFrom(node)
+        own.output[:] = [take_name(name, taken) if name in cut else name for name in node.output]
+        yield own
 
 
 def _declared(name: str, values: dict[str, onnx.ValueInfoProto], option: str) -> onnx.ValueInfoProto:
@@ -100,5 +110,7 @@ def _check_names(graph: onnx.GraphProto, names: Sequence[str], known: Sequence[s
         )
         raise UsageError(
             f"{option} {name}: {why}",
-            f"did you mean {', '.join(map(repr, near))}?" if near else "name a tensor of the main graph",
+            f"did you mean {', '.join(map(repr, near))}?"
+            if near
+            else "name a tensor that a node of the main graph makes",
         )

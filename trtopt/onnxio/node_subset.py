@@ -35,6 +35,7 @@ def with_nodes(
     refill(part.graph.output, outputs)
     refill(part.graph.initializer, [item for item in model.graph.initializer if item.name in read])
     del part.graph.value_info[:]
+    part.ir_version = max(part.ir_version, 4)  # older ones want every initializer among the inputs
     return part
 
 

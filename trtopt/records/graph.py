@@ -21,7 +21,10 @@ class Extraction(Result, Record, frozen=True, kw_only=True):
 
 
 class FactChange(Record, frozen=True, kw_only=True):
-    """What is said of the model as a whole: opsets, producer, metadata. None: not there."""
+    """What is said of the model as a whole: opsets, producer, metadata, what its outputs come of.
+
+    None: not there.
+    """
 
     what: str
     a: str | None
@@ -54,14 +57,13 @@ class NodeChange(Record, frozen=True, kw_only=True):
 
 
 class WeightChange(Record, frozen=True, kw_only=True):
-    """A weight that a node of both reads: |B - A| / |A| by the Euclidean norm, and the largest |B - A|.
+    """A weight in the same place of both: |B - A| / |A| by the Euclidean norm, and the largest |B - A|.
 
     Both are None where the shapes differ, the first where A is 0.
     """
 
     weight: str
     other: str
-    node: str
     a: str
     b: str
     relative: float | None
@@ -74,7 +76,7 @@ class ModelDifference(Result, Record, frozen=True, kw_only=True):
     `same` nodes differ in nothing but their names; of them and those that changed, `renamed` ones in these.
     """
 
-    schema: str = "trtopt.diff/1"
+    schema: str = "trtopt.diff/2"
     a: str
     b: str
     facts: tuple[FactChange, ...]

@@ -44,7 +44,7 @@ def difference_view(found: ModelDifference) -> View:
         ]
     )
     title = f"{found.a} (A) and {found.b} (B): {differ or 'no difference'}"
-    renamed = f", {found.renamed} nodes have other names" if found.renamed else ""
+    renamed = f"; {found.renamed} under other names" if found.renamed else ""
     same = Lines([f"{counted(found.same, 'node')} the same{renamed}"])
     return View(title, [same, *_tables(found)], rows=_rows(found))
 

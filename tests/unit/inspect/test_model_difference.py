@@ -113,6 +113,35 @@ def test_another_connection_is_a_changed_node() -> None:
     assert (change.node, change.what) == ("Add:a4", "reads 'r2' instead of 'r4'")
 
 
+_BRANCHES = """g (float[N,4] x, bool f) => (float[N,4] y1, float[N,4] y2) <float[4] w = {1, 2, 3, 4}>
+{
+    y1 = Relu(x) z = Abs(x)
+    y2 = If(f) <
+        then_branch = g () => (t) <float[4] c = {1, 2, 3, 4}> { s = Add(x, c) t = Neg(s) },
+        else_branch = g () => (e) { d = Sub(x, w) e = Max(y1, d) }
+    >
+}"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        ("w = {1", "w = {5", "weights"),
+        ("c = {1", "c = {5", "weights"),
+        ("Sub(x, w)", "Sub(w, x)", "changed"),
+        ("Max(y1, d)", "Max(x, d)", "changed"),
+        ("Neg(s)", "Neg(x)", "changed"),
+        ("Neg(s)", "Abs(s)", "added"),
+        ("y1 = Relu(x) z = Abs(x)", "z = Relu(x) y1 = Abs(x)", "facts"),
+        ("float[N,4] y1, float[N,4] y2", "float[N,4] y2, float[N,4] y1", "facts"),
+    ],
+)
+def test_what_differs_in_a_branch_or_at_an_output_is_listed(old: str, new: str, kind: str) -> None:
+    other = model(_BRANCHES.replace(old, new))
+    assert getattr(_differ(model(_BRANCHES), other), kind)
+    assert _differ(other, other).is_same
+
+
 def _rename_input(made: onnx.ModelProto) -> None:
     made.graph.input[0].name = made.graph.node[0].input[0] = "images"
 

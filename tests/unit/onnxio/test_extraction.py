@@ -55,6 +55,29 @@ def test_without_ends_the_model_s_own_are_meant(tmp_path: Path) -> None:
     assert (_names(part.graph.input), _names(part.graph.output)) == (["c"], ["y"])
 
 
+def test_a_model_s_input_that_is_its_output_too_is_no_end(tmp_path: Path) -> None:
+    part = _extract(tmp_path, "g (float[N,4] x) => (float[N,4] y, float[N,4] x) {y = Relu(x)}", inputs=["x"])
+    assert _names(part.graph.output) == ["y"]
+
+
+def test_a_node_may_make_an_input_of_the_part_and_more(tmp_path: Path) -> None:
+    text = "g (float[N,4] x) => (float[N,2] y) {a, b = Split<axis = 1>(x) y = Add(a, b)}"
+    part = _extract(tmp_path, text, inputs=["a", "x"])
+    assert _names(part.graph.input) == ["a", "x"]
+    values = {"a": np.ones((1, 2), np.float32), "x": np.array([[0, 0, 2, 3]], np.float32)}
+    found = Unoptimised(*runnable(load(tmp_path / "part.onnx"))).run(values)
+    assert found["y"].tolist() == [[3, 4]]
+
+
+def test_a_model_that_lists_its_weights_among_the_inputs_can_be_cut(tmp_path: Path) -> None:
+    made = model("g (float[N,4] x, float[4] w) => (y) {a = Add(x, w) y = Neg(a)}")
+    made.ir_version = 3
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float32), "w"))
+    onnx.save(made, tmp_path / "in.onnx")
+    trtopt.extract(tmp_path / "in.onnx", tmp_path / "part.onnx", outputs=["a"])
+    assert _names(onnx.load(tmp_path / "part.onnx").graph.input) == ["x"]
+
+
 def test_a_weight_may_become_an_input(tmp_path: Path) -> None:
     part = _extract(tmp_path, _TWO, inputs=["a", "w"], outputs=["b"])
     assert (_names(part.graph.input), _names(part.graph.initializer)) == (["a", "w"], [])
