@@ -36,6 +36,12 @@ def test_the_same_model_is_built_again_with_a_message(
     assert read_manifest(trtopt_cli.folder / "d").engines[0].plan.label == "batch2"
 
 
+def test_a_build_by_a_translated_line_is_one_as_any(trtopt_cli: CommandLine) -> None:
+    trtopt_cli("polygraphy", "convert", DIGITS, "-o", "d.engine")
+    done = trtopt_cli("build", DIGITS, "-o", "d.trtopt", "--backend", "onnxruntime")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_build_of_another_model_stays_unless_forced(
     trtopt_cli: CommandLine, fixed_batch_model: Path
 ) -> None:

@@ -301,8 +301,8 @@ def _files_read(context: click.Context) -> Iterator[Path]:
     """The files that the command reads, models' weights and the parts of builds among them."""
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
-        if not isinstance(parameter.type, Output):
-            for text in _texts(value):
+        if not isinstance(parameter.type, Output) and parameter.type is not click.UNPROCESSED:
+            for text in _texts(value):  # unprocessed words are those of another command, which is checked
                 for name in {text, text.rpartition(":")[0] or text}:  # FILE.py:function is read too
                     with suppress(OSError, ValueError):
                         yield from _files_at(Path(name), is_option=isinstance(parameter, click.Option))

@@ -47,6 +47,11 @@ def test_without_print_the_translated_line_is_run(tmp_path: Path, monkeypatch: p
     assert "empty.onnx" in done.exception.problem
 
 
+def test_a_line_that_writes_a_file_may_be_run_again(tmp_path: Path) -> None:
+    line = ["polygraphy", "check", "lint", str(DIGITS), "-o", str(tmp_path / "found.json")]
+    assert [CliRunner().invoke(cli, line).exit_code for _ in range(2)] == [0, 0]
+
+
 def test_a_remedy_with_an_option_of_trtopt_says_where_it_belongs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,8 +178,9 @@ def _check_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
 
 
 def _maker(argv: Sequence[str]) -> str:
-    """The command that made a build by its command line; Python makes what `trtopt build` does."""
-    return argv[1] if len(argv) > 1 and argv[0] in ("trtopt", "__main__.py") else "build"
+    """The command that made a build; Python makes what `trtopt build` does, and so do translated lines."""
+    maker = argv[1] if len(argv) > 1 and argv[0] in ("trtopt", "__main__.py") else "build"
+    return "build" if maker in ("trtexec", "polygraphy") else maker
 
 
 def default_output(model: Path) -> Path:
