@@ -166,7 +166,7 @@ def parse(
         raise UsageError(f"{name}: {error.message}", remedy) from None
     for name in (word.partition("=")[0] for word in others if word.startswith("-")):
         near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.8)
-        hint = f"did you mean {near[0]}?" if near else f"options of trtopt go before those of {program}"
+        hint = f"did you mean {near[0]}?" if near else f"omit it; those of trtopt go before {program}'s"
         raise UsageError(f"{name}: no option of {program}", hint)
     return found.given, others
 
@@ -258,27 +258,26 @@ def build_folder(engine: str | None, model: str) -> str:
     return str(file.with_suffix(".trtopt"))
 
 
-PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16")
+_PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16", "fp-to-fp16")
 """Of several allowed, the first of these is built."""
 
 
 def precision_words(given: Sequence[Given], data: str | None, remedy: str, notes: list[str]) -> list[str]:
-    """The narrowest type that is allowed, with samples to calibrate on; `remedy` says how to give these."""
+    """The narrowest type that is allowed, with the samples; `remedy` says how to give these."""
     allowed = {one.name.removeprefix("--"): one for one in given}
-    names = [name for name in PRECISIONS if name in allowed]
+    names = [name for name in _PRECISIONS if name in allowed]
     if not names:
         return []
-    precision = names[0]
-    is_calibrated = precision in ("best", "int8", "fp8")
-    if precision == "best" and data is None:
+    first = names[0]
+    if first == "best" and data is None:
         raise UsageError(
             "--best: precisions are chosen by speed and accuracy, which takes samples",
             f"{remedy} (an .npz, a folder of them or module:function), or give --fp16 instead",
         )
-    notes += [f"--{name}: no effect here: --{precision} is built" for name in names[1:]]
-    if data is None or not is_calibrated:
-        notes.append(f"--{precision}: {allowed[precision].option.note}")
-    return ["--precision", precision, *(["--data", data] if is_calibrated and data is not None else [])]
+    notes += [f"--{name}: no effect here: --{first} is built" for name in names[1:]]
+    if data is None or first not in ("best", "int8", "fp8"):  # whose note is to give samples
+        notes.append(f"--{first}: {allowed[first].option.note}")
+    return ["--precision", first.removeprefix("fp-to-"), *([] if data is None else ["--data", data])]
 
 
 _BYTES = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30}

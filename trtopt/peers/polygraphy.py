@@ -7,6 +7,7 @@ docs/coming-from/polygraphy.md.
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,8 +117,9 @@ def _run(line: _Line) -> list[list[str]]:
             )
         return [["bench", line.model, "--trust", line.model, *_inputs(line, is_tuned=False)]]
     if not on_engine:
-        if "--validate" in line:
-            raise UsageError("--validate: there is nothing to compare with", "add --trt, or omit it")
+        for option in ("--validate", "--plugins"):
+            if option in line:
+                raise UsageError(f"{option}: is of the engine alone", "add --trt, or omit it")
         return [["bench", line.model, "--backend", "onnxruntime", *_inputs(line, is_tuned=False)]]
     build = _build(line, line.value("--save-engine"))
     folder = build_folder(line.value("--save-engine"), line.model)
@@ -135,8 +137,7 @@ def _convert(line: _Line) -> list[list[str]]:
     if _type_of(line, "--model-type", line.model) == "engine":
         raise UsageError(f"{line.model}: an engine cannot be converted", "give the ONNX file")
     if target != "onnx":
-        words = ["--precision", "fp16", *_data(line)] if "--fp-to-fp16" in line else []
-        return [[*_build(line, output), *words]]
+        return [_build(line, output)]
     if "--fp-to-fp16" not in line:
         raise UsageError(f"{line.model}: is ONNX already", "copy it, or add --fp-to-fp16")
     return [["cast", line.model, "-o", output, *_data(line)]]
@@ -182,14 +183,14 @@ def _extract(line: _Line) -> list[list[str]]:
 
 
 def _reduce(line: _Line) -> list[list[str]]:
-    made = line.value("--iter-artifact") or "polygraphy_debug.onnx"
+    made = str(PurePath(line.value("--iter-artifact") or "polygraphy_debug.onnx"))
     check = line.by_name["--check"].values if "--check" in line else ()
     if not any(made in word for word in check):
         raise UsageError(
             f"debug reduce: no --check COMMAND that reads {made}",
             f"trtopt reduce {line.model} -o PART.onnx --while wrong keeps what differs from ONNX Runtime",
         )
-    command = shlex.join(check).replace(made, "{model}")
+    command = re.sub(rf"(\./)*{re.escape(made)}", "{model}", shlex.join(check))
     return [["reduce", line.model, "-o", line.file("-o"), "--while", command, *_data(line)]]
 
 
@@ -215,7 +216,7 @@ def _type_of(line: _Line, option: str, file: str) -> str:
     if kind not in _TYPES.values():
         raise UsageError(
             f"{option} {kind}: is not translated" if kind else f"{file}: neither .onnx nor .engine nor .plan",
-            f"convert the model to ONNX, or add {option} onnx",
+            f"convert the model to ONNX, or add {option} {'trt' if option == '--convert-to' else 'engine'}",
         )
     return kind
 

@@ -21,7 +21,8 @@ def shapes_in(option: str, parts: Iterable[str], separator: str, example: str) -
         numbers = [] if lengths in ("", "scalar") else [one.strip() for one in lengths.split(separator)]
         if not colon or "*" in name or not all(re.fullmatch(r"[0-9]{1,18}", one) for one in numbers):
             raise UsageError(
-                f"{option} {part}: expected {example}", "give each input by its whole name, with all axes"
+                f"{option} {part}: expected {example}",
+                "give each input by its whole name, with all axes as numbers",
             )
         if numbers:
             shapes[name.strip("'")] = tuple(map(int, numbers))

@@ -5,8 +5,8 @@ Every option is a row of trtexec.txt beside this file; so is the table in docs/c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -70,11 +70,12 @@ def translate(
         made = tuple((*words, "--data", data) if words[0] == "bench" else words for words in made)
         if not any("--data" in words for words in made):
             notes.append(f"--data {data}: no effect here: nothing is calibrated or measured")
+    device = values.get("--device", "0")  # the first of those that are visible
     notes = [*_version_notes(given, trtexec), *superseded, *notes_on(given, READERS, made), *notes]
     return Translation(
         commands=made,
         notes=tuple(dict.fromkeys(notes)),
-        environment={"CUDA_VISIBLE_DEVICES": values["--device"]} if "--device" in values else {},
+        environment={} if device == "0" else {"CUDA_VISIBLE_DEVICES": device},
     )
 
 
@@ -207,9 +208,10 @@ def _duration(text: str) -> str | None:
 
 
 def _number(name: str, text: str) -> float:
-    if not re.fullmatch(r"-?\d{1,18}(\.\d*)?(e\d)?", text, re.ASCII):
-        raise UsageError(f"{name}={text}: not a number", f"write, say, {name}=200")
-    return float(text)
+    with suppress(ValueError):
+        if abs(number := float(text)) < 1e18:
+            return number
+    raise UsageError(f"{name}={text}: not a number", f"write, say, {name}=200")
 
 
 READERS: Readers = {

@@ -101,7 +101,7 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
         (
             "run --trt --onnxrt --fp16 m.onnx --save-engine out/e.plan --atol 1e-3 --load-inputs d.json",
             [
-                "build m.onnx -o out/e.trtopt --precision fp16",
+                "build m.onnx -o out/e.trtopt --precision fp16 --data d.json",
                 "check out/e.trtopt --against m.onnx --data d.json --max-error 1e-3",
             ],
         ),
@@ -133,6 +133,14 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
         ),
         ("convert m.onnx -o half.onnx --fp-to-fp16", ["cast m.onnx -o half.onnx"]),
         ("convert m.onnx -o half.engine --fp-to-fp16", ["build m.onnx -o half.trtopt --precision fp16"]),
+        (
+            "convert m.onnx -o e.engine --int8 --fp-to-fp16 --load-inputs d.npz",
+            ["build m.onnx -o e.trtopt --precision int8 --data d.npz"],
+        ),
+        (
+            "convert m.onnx -o e.engine --fp16 --load-inputs d.npz",  # its values decide what stays FP32
+            ["build m.onnx -o e.trtopt --precision fp16 --data d.npz"],
+        ),
         (
             "convert m.onnx -o e.engine "
             "--trt-min-shapes x:[1,8] --trt-opt-shapes x:[4,16] --trt-max-shapes x:[8,32]",
@@ -191,6 +199,10 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
             "debug reduce m.onnx -o o.onnx --check run polygraphy_debug.onnx --s",  # not read as an option
             ["reduce m.onnx -o o.onnx --while 'run {model} --s'"],
         ),
+        (
+            "debug reduce m.onnx -o o.onnx --iter-artifact a/x.onnx --check run ./a/x.onnx --m=a/x.onnx",
+            ["reduce m.onnx -o o.onnx --while 'run {model} --m={model}'"],
+        ),
         ("inspect capability m.onnx --with-part", ["inspect m.onnx --capability 10"]),
         ("inspect model m.engine", ["inspect m.engine --trust m.engine"]),
         ("convert m.onnx -o e.engine --save-external-data", ["build m.onnx -o e.trtopt"]),
@@ -218,7 +230,7 @@ def test_a_command_line_is_translated(given: str, lines: list[str]) -> None:
         ("run m.onnx --trt --warmpu 3", "--warm-up"),
         ("run m.onnx --trt --warm-up", "--warm-up=N"),
         ("run m.onnx --trt --trt-o", "--trt-opt-shapes"),
-        ("run m.onnx --trt --print", "options of trtopt go before"),
+        ("run m.onnx --trt --print", "those of trtopt go before"),
         ("run m.onnx --trt --onnxrt --atol out:1e-3", "--atol"),
         ("run m.onnx --trt --onnxrt --atol 1e-3 out:1e-2", "--atol"),
         ("run m.onnx --trt --onnxrt --compare psnr", "psnr"),
@@ -227,6 +239,8 @@ def test_a_command_line_is_translated(given: str, lines: list[str]) -> None:
         ("run m.onnx --model-type keras --trt", "--model-type"),
         ("run m.engine --trt --onnxrt", "--onnxrt"),
         ("run m.onnx --onnxrt --validate", "--validate"),
+        ("run m.onnx --onnxrt --plugins p.so", "--plugins"),
+        ("run e.trt --trt", "--model-type engine"),
         ("run m.onnx --trt --pool-limit dla_sram:1M", "--pool-limit"),
         ("run m.onnx --trt --tactic-sources", "--tactic-sources"),
         ("run m.onnx --trt --trt-min-shapes x:[1,2]", "--trt-min-shapes"),

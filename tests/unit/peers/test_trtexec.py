@@ -80,6 +80,7 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
                 f"CUDA_VISIBLE_DEVICES=2 {BENCH} --layers --export-times t.json",
             ],
         ),
+        ("--device=0 --duration=.5", [BUILD, f"{BENCH} --duration 0.5"]),
         ("--staticPlugins=./p.so", [f"{BUILD} --plugin ./p.so", f"{BENCH} --trust ./p.so"]),
         (
             "--shapes=x:4x3",
