@@ -404,7 +404,8 @@ def choices_of(one: Declared) -> Iterator[Any]:
 
 def _literal(one: Declared, text: str) -> str | None:
     """A value of the command line as Python writes it; None: of a mapping it is but a key."""
-    kinds, parse = {get_origin(member) or member for member in one.members}, one.declaration.parse
+    kinds = {get_origin(member) or member for member in one.members}
+    parse = getattr(one.declaration, "parse", None)  # an Output has none
     value: object = text
     if parse is not None and (Mapping in kinds or not _PLACEHOLDER.fullmatch(text)):
         try:

@@ -190,8 +190,9 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], comment: bytes = b
                 raise DataError(
                     f"array {name[:80]!r}: an .npz cannot hold that name", "give the tensor another name"
                 )
+            plain = array.astype(str) if array.dtype.kind == "O" else array  # of strings
             with archive.open(name + _SUFFIX, "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
+                np.lib.format.write_array(file, np.asarray(plain, order="C"), allow_pickle=False)
 
 
 def read_npz(path: Path) -> Arrays:

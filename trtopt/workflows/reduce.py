@@ -101,15 +101,15 @@ def reduce(request: ReduceRequest, listener: Listener = SILENT) -> ReduceReport:
     source, out = Path(request.model), Path(request.output)
     inputs, journal = out.with_suffix(".npz"), out.with_name(f"{out.name}.journal")
     judge, backend = _judge_for(request)
-    if out.resolve() == source.resolve():
-        raise UsageError("the output would replace the model itself", "choose another place with -o")
+    if inputs == out:
+        raise UsageError(f"-o {out}: is the name for the inputs", f"name it {out.with_suffix('.onnx')}")
     for path, kind in ((out, MODEL), (inputs, INPUTS), (journal, JOURNAL)):
         check_output(path, kind)
     artifact, model = read_onnx(source), model_file.load(source)
     model = replace(model, proto=prepare(model.proto)[0])
-    data = fingerprint_of(request.data) if request.data is not None else ""
-    options = (request.condition, request.bounds.given, request.profile, request.timeout)
-    terms = repr((__version__, backend, artifact.sha256, data, options))
+    read = [one for one in (request.data, request.profile) if one is not None] + _files_of(request.condition)
+    options = (request.condition, request.bounds.given, request.timeout)
+    terms = repr((__version__, backend, artifact.sha256, [*map(fingerprint_of, read)], options))
     with scratch_folder() as scratch, lock(journal), closing(Journal(journal, terms)) as done:
         listener.phase(source.name, "recording the values of its tensors")
         values, notes = _record(model, request.data, scratch)
@@ -172,9 +172,9 @@ def _record(model: ModelFile, data: str | Path | None, folder: Path) -> tuple[Ar
         made: Arrays = {}
         for shard in shards_of(model, source_of((Feed("", feed),)), names) if names else ():
             for name, array in part_of(model, shard).run(feed).items():
-                if not isinstance(array, np.ndarray) or array.dtype.kind in "OSU":
-                    continue  # only numbers can become inputs
-                is_large = array.nbytes >= _MAPPED_BYTES
+                if not isinstance(array, np.ndarray):
+                    continue  # a sequence can become no input
+                is_large = array.nbytes >= _MAPPED_BYTES and array.dtype.kind != "O"
                 made[name] = array_of(spooled(array, name, folder), folder) if is_large else array
         return feed | made
 
@@ -583,6 +583,13 @@ def _unfused(one: Unfused) -> Symptom:
     return Symptom(kind="unfused", signature=f"{one.fusion}: {one.reason}", detail=detail)
 
 
+def _files_of(command: str) -> list[str | Path]:
+    """The files that a command names, such as its script: changed, it may find otherwise."""
+    with suppress(ValueError):  # quotes that only a shell understands
+        return [word for word in shlex.split(command) if Path(word).is_file()]
+    return []
+
+
 def _run_command(text: str, limit_s: float, part: Part) -> tuple[Symptom, ...]:
     """Run the user's command on a part, in a process group of its own: its exit code says whether it fails.
 
@@ -610,9 +617,9 @@ def _run_command(text: str, limit_s: float, part: Part) -> tuple[Symptom, ...]:
     if status in (0, _CANNOT_JUDGE):
         return ()
     if status in _NOT_RUN:
-        raise UsageError(f"the command cannot be run: {words or line}", "try it by hand on the model")
-    number = status - _BY_SIGNAL if status > _BY_SIGNAL else -status
-    how = f"signal {number}" if number > 0 else f"exit {status}"
+        raise UsageError(f"the command cannot be run: {words or text}", "try it by hand on the model")
+    number = status - _BY_SIGNAL if status > 0 else -status
+    how = f"signal {number}" if 0 < number < signal.NSIG else f"exit {status}"
     texts = [f"{how}: {words}", how] if words else [how]
     return tuple(Symptom(kind="exit code", signature=one, detail=texts[0]) for one in texts)
 

@@ -131,6 +131,8 @@ def test_a_signal_and_a_hang_are_failures(refused: Path, tmp_path: Path) -> None
     report = trtopt.reduce(refused, tmp_path / "part.onnx", condition=killed)
     assert [node.op for node in report.nodes] == ["Det"]
     assert report.symptom.detail.startswith("signal 11")
+    report = trtopt.reduce(refused, tmp_path / "part.onnx", condition="! grep -q Det {model} || exit 255")
+    assert report.symptom.detail == "exit 255"
     hung = "! grep -q Det {model} || sleep 600"
     report = trtopt.reduce(refused, tmp_path / "part.onnx", condition=hung, timeout=1)
     assert ([node.op for node in report.nodes], report.symptom.kind) == (["Det"], "hang")
@@ -219,6 +221,42 @@ def test_what_nothing_reads_can_be_left(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     report = trtopt.reduce(tmp_path / "m.onnx", tmp_path / "p.onnx", condition="! grep -q Sin {model}")
     assert [node.name for node in report.nodes] == ["dead"]
+
+
+def test_strings_become_inputs(tmp_path: Path) -> None:
+    encode = helper.make_node("LabelEncoder", ["u"], ["k"], domain="ai.onnx.ml", classes_strings=["ä"])
+    model = model_of(
+        helper.make_node("Identity", ["s"], ["t"]),
+        helper.make_node("Concat", ["t", "t"], ["u"], axis=0),
+        encode,
+        helper.make_node("Neg", ["k"], ["y"]),
+        inputs=[value("s", ["N"], onnx.TensorProto.STRING)],
+        outputs=[value("y", ["M"], onnx.TensorProto.INT64)],
+        domains=["ai.onnx.ml"],
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", s=np.array(["ä", "longer"]))
+    report = trtopt.reduce(
+        tmp_path / "m.onnx",
+        tmp_path / "p.onnx",
+        condition="! grep -q LabelEncoder {model}",
+        data=tmp_path / "data.npz",
+    )
+    assert [node.op for node in report.nodes] == ["LabelEncoder"]
+    assert np.load(report.data)["u"].tolist() == ["ä", "longer"] * 2
+
+
+def test_a_command_that_changed_is_asked_anew(refused: Path, tmp_path: Path) -> None:
+    condition = command_of("sys.exit(int(count('Tanh') >= 3))", tmp_path)
+    trtopt.reduce(refused, tmp_path / "part.onnx", condition=condition, max_steps=8)
+    assert command_of("sys.exit(int(count('Det')))", tmp_path) == condition
+    report = trtopt.reduce(refused, tmp_path / "part.onnx", condition=condition)
+    assert ([node.op for node in report.nodes], report.resumed) == (["Det"], 0)
+
+
+def test_the_model_and_its_inputs_need_two_names(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="output="):
+        trtopt.reduce(DIGITS, tmp_path / "p.npz", condition="! grep -q Gemm {model}")
 
 
 def test_options_without_effect_are_refused(tmp_path: Path) -> None:
