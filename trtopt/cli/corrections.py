@@ -14,7 +14,7 @@ import click
 from trtopt.cli.command import WORDS
 from trtopt.errors import TrtoptError
 from trtopt.peers import polygraphy, trtexec
-from trtopt.peers.options import Given, PeerOption, Readers, own_words
+from trtopt.peers.options import Given, PeerOption, own_words
 
 _COMMANDS = {
     "bench": "benchmark infer inference measure perf run time",
@@ -105,7 +105,7 @@ def corrected(error: click.UsageError) -> click.UsageError:
         lines = _meant(context, words)
     left = _LEFT.get(f"{context.command.name} {name}")
     reason = None if left is None else f"It was removed: {left}."
-    for program, (option, _) in peers.items():
+    for program, option in peers.items():
         if not lines or option.kind == "no effect":
             answer = option.answer.replace("* ", "every command has ")
             reason = (
@@ -149,15 +149,15 @@ def _command_first(context: click.Context, group: click.Group, words: Sequence[s
     return _meant(own, [one, *words[place + 1 :], *words[:place]], is_guess=True)
 
 
-def _peers_with(name: str) -> dict[str, tuple[PeerOption, Readers]]:
+def _peers_with(name: str) -> dict[str, PeerOption]:
     """The programs that have an option, with what it is in trtopt; first where it is something."""
     found = {
-        program: (option, peer.READERS)
+        program: option
         for program, peer in {"trtexec": trtexec, "polygraphy": polygraphy}.items()
         for option in peer.OPTIONS
         if name in option.names
     }
-    return dict(sorted(found.items(), key=lambda item: item[1][0].kind != "translated"))
+    return dict(sorted(found.items(), key=lambda item: item[1].kind != "translated"))
 
 
 def _write(line: Sequence[str]) -> str:
@@ -225,12 +225,12 @@ def _bare(name: str) -> str:
 
 def _meaning(command: click.Command, name: str) -> _Meaning | None:
     peers = _peers_with(name)
-    is_refused = any(option.kind == "refused" for option, _ in peers.values())
+    is_refused = any(option.kind == "refused" for option in peers.values())
     fold = _bare if is_refused else _key  # what a program refuses is no other option that is spelled alike
     key = fold(name)
-    for option, readers in peers.values():  # before an own name: units may differ
+    for option in peers.values():  # before an own name: units may differ
         if {str(command.name), "*"} & option.words.keys():
-            words = partial(_own_words, str(command.name), option, readers)
+            words = partial(_own_words, str(command.name), option)
             return _Meaning(read=words) if option.value else _Meaning(words(""))
     for one in command.params:
         names = [name for flag in one.opts for name in _OPTIONS.get(flag, "").split()]
@@ -247,7 +247,7 @@ def _meaning(command: click.Command, name: str) -> _Meaning | None:
     ]
     if len(chosen) == 1:
         return _Meaning(chosen[0])
-    for option, _ in peers.values():
+    for option in peers.values():
         form = option.form.split()
         if option.kind == "no effect":
             return _Meaning(read=(lambda value: []) if option.value else None)
@@ -260,8 +260,8 @@ def _meaning(command: click.Command, name: str) -> _Meaning | None:
     return _Meaning(near) if near else None
 
 
-def _own_words(command: str, option: PeerOption, readers: Readers, value: str) -> list[str]:
-    return own_words(command, [Given(option, (value,) if value else ())], readers)
+def _own_words(command: str, option: PeerOption, value: str) -> list[str]:
+    return own_words(command, [Given(option, (value,) if value else ())])
 
 
 def _replaced(words: Sequence[str], name: str, meaning: _Meaning) -> list[str]:

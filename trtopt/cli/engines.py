@@ -31,7 +31,7 @@ from trtopt.cli.outputs import (
 )
 from trtopt.cli.parameters import Flag, OnnxFile
 from trtopt.errors import TrtoptError
-from trtopt.peers.trtexec import VERSIONS
+from trtopt.targets import TENSORRT, targets_where
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
@@ -477,7 +477,7 @@ def _run_command(context: click.Context, words: Sequence[str]) -> None:
 @click.option(
     "--from",
     "written_for",
-    type=click.Choice(VERSIONS),
+    type=click.Choice(targets_where(lambda row: row.backend == TENSORRT)),
     help="The version of trtexec that ARGS were written for [default: inferred from them].",
 )
 @click.option("--data", metavar="DATA", help="Samples: to calibrate on, and as inputs.")

@@ -18,16 +18,17 @@ import argparse
 import difflib
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal, NoReturn, cast
 
 from trtopt.errors import UsageError
+from trtopt.peers.shapes import Profile, profile_words
 
 Kind = Literal["translated", "no effect", "refused"]
-Readers = Mapping[str, Callable[[str], "str | None"]]
-"""By option: how values are read that are no words of trtopt as they are; None: the option has no effect."""
+Read = Callable[[str], "str | None"]
+"""Reads a value that is no word of trtopt as it is; None: the option has no effect."""
 _PLACEHOLDER = re.compile(r"\{.*\}")
 _COUNTS = {"…": "+", "…]": "*", "]": "?", "...": argparse.REMAINDER}
 
@@ -49,6 +50,7 @@ class PeerOption:
     note: str
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     harmless: tuple[str, ...] = ()
+    read: Read | None = None
 
     @property
     def name(self) -> str:
@@ -79,30 +81,27 @@ class PeerOption:
         return f"{here} ({self.note})" if self.note else here
 
 
-def read_table(file: Path, found_in: Callable[[str], tuple[str, ...]]) -> tuple[PeerOption, ...]:
-    """The rows of a table; `found_in` reads a first column."""
-    return tuple(_rows(file, found_in))
-
-
-def _rows(file: Path, found_in: Callable[[str], tuple[str, ...]]) -> Iterator[PeerOption]:
-    for line in file.read_text("utf-8").splitlines():
-        if line and not line.startswith("#"):
-            where, options, kind, here, note = (cell.strip() for cell in line.split("|"))
-            for names, _, value in (option.partition("=") for option in options.split() or ("",)):
-                yield PeerOption(
-                    names=tuple(names.split(",")),
-                    found_in=found_in(where),
-                    value=value,
-                    kind=cast("Kind", "translated" if kind in ("words", "jointly") else kind),
-                    form="–" if kind in ("no effect", "refused") else re.sub("[{}]", "", here),
-                    note=note,
-                    words=_words(here) if kind == "words" else {},
-                    harmless=tuple(here.split(", ")) if kind == "refused" and here else (),
-                )
-
-
-def _words(here: str) -> dict[str, tuple[str, ...]]:
-    return {command: tuple(words) for command, *words in map(str.split, here.split(", "))}
+def read_table(
+    file: Path, found_in: Callable[[str], tuple[str, ...]], read: Mapping[str, Read]
+) -> tuple[PeerOption, ...]:
+    """The rows of a table; `found_in` reads a first column, `read` values, by option."""
+    lines = [line for line in file.read_text("utf-8").splitlines() if line and not line.startswith("#")]
+    return tuple(
+        PeerOption(
+            names=tuple(names.split(",")),
+            found_in=found_in(where),
+            value=value,
+            kind=cast("Kind", "translated" if kind in ("words", "jointly") else kind),
+            form="–" if kind in ("no effect", "refused") else re.sub("[{}]", "", here),
+            note=note,
+            words={part.split()[0]: tuple(part.split()[1:]) for part in parts if kind == "words"},
+            harmless=tuple(part for part in parts if part and kind == "refused"),
+            read=read.get(names.split(",")[0]),
+        )
+        for where, options, kind, here, note in ([cell.strip() for cell in line.split("|")] for line in lines)
+        for parts in [here.split(", ")]
+        for names, _, value in (option.partition("=") for option in options.split() or ("",))
+    )
 
 
 # ── a command line ──────────────────────────────────────────────────────────────────────────────────────
@@ -196,33 +195,25 @@ def last_of_each(
     return kept, [f"{one.text}: no effect beside {last[one.name].text}" for one in superseded]
 
 
-def notes_on(given: Sequence[Given], readers: Readers, commands: Sequence[Sequence[str]]) -> list[str]:
-    """What has no effect in these commands of trtopt, and why."""
-    run = {command[0] for command in commands}
-    return [
-        f"{one.text}: no effect here: {why}" for one in given if (why := _why_no_effect(one, readers, run))
-    ]
-
-
-def _why_no_effect(one: Given, readers: Readers, run: set[str]) -> str:
+def _why_no_effect(one: Given, run: set[str]) -> str:
     option = one.option
     if option.kind == "no effect":
         return option.note
     if one.is_harmless:
         return "trtopt does so in any case"
-    if option.name in readers and readers[option.name](one.value) is None:
+    if option.read is not None and option.read(one.value) is None:
         return option.note
     if option.commands and not option.commands & run:
         return f"this runs no trtopt {' or '.join(sorted(option.commands))}"
     return ""
 
 
-def own_words(command: str, given: Sequence[Given], readers: Readers) -> list[str]:
+def own_words(command: str, given: Sequence[Given]) -> list[str]:
     """What options become by themselves in a command of trtopt."""
     words: list[str] = []
     for one in given:
         template = one.option.words.get(command, one.option.words.get("*", ()))
-        read = readers.get(one.name) if template else None
+        read = one.option.read if template else None
         values = [read(one.value)] if read else one.values or ("",)
         words += [_filled(word, value) for value in values if value is not None for word in template]
     return words
@@ -250,6 +241,19 @@ class Translation:
         return tuple(f"{setting}{shlex.join(('trtopt', *command))}" for command in self.commands)
 
 
+def translation_of(
+    commands: Sequence[Sequence[str]], given: Sequence[Given], notes: Sequence[str]
+) -> Translation:
+    """The commands with what options become by themselves, and notes on what has no effect in them."""
+    run = {command[0] for command in commands}
+    reasons = {one.text: _why_no_effect(one, run) for one in given}
+    idle = [f"{text}: no effect here: {why}" for text, why in reasons.items() if why]
+    return Translation(
+        tuple((*command, *own_words(command[0], given)) for command in commands),
+        tuple(dict.fromkeys((*idle, *notes))),
+    )
+
+
 def build_folder(engine: str | None, model: str) -> str:
     """Named after the engine file, or after the model in the current folder."""
     file = PurePath(PurePath(model).name if engine is None else engine)
@@ -262,8 +266,24 @@ _PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16", "fp-to-fp16")
 """Of several allowed, the first of these is built."""
 
 
-def precision_words(given: Sequence[Given], data: str | None, remedy: str, notes: list[str]) -> list[str]:
-    """The narrowest type that is allowed, with the samples; `remedy` says how to give these."""
+def build_words(
+    model: str,
+    engine: str | None,
+    profiles: Sequence[Profile],
+    given: Sequence[Given],
+    data: str | None,
+    notes: list[str],
+) -> list[str]:
+    """What builds the engine."""
+    words = ["build", model]
+    if engine is not None:
+        words += ["-o", (folder := build_folder(engine, model))]
+        notes.append(f"the engine is in the build folder {folder}, with its logs and manifest")
+    return [*words, *profile_words(profiles), *_precision_words(given, data, notes)]
+
+
+def _precision_words(given: Sequence[Given], data: str | None, notes: list[str]) -> list[str]:
+    """The narrowest type that is allowed, with the samples."""
     allowed = {one.name.removeprefix("--"): one for one in given}
     names = [name for name in _PRECISIONS if name in allowed]
     if not names:
@@ -272,7 +292,7 @@ def precision_words(given: Sequence[Given], data: str | None, remedy: str, notes
     if first == "best" and data is None:
         raise UsageError(
             "--best: precisions are chosen by speed and accuracy, which takes samples",
-            f"{remedy} (an .npz, a folder of them or module:function), or give --fp16 instead",
+            "add --data DATA (an .npz, a folder of them or module:function), or give --fp16 instead",
         )
     notes += [f"--{name}: no effect here: --{first} is built" for name in names[1:]]
     if data is None or first not in ("best", "int8", "fp8"):  # whose note is to give samples

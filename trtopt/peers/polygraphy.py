@@ -18,24 +18,20 @@ from pathlib import Path, PurePath
 from trtopt.errors import UsageError
 from trtopt.peers.options import (
     Given,
-    Readers,
+    Read,
     Translation,
     build_folder,
+    build_words,
     last_of_each,
-    notes_on,
-    own_words,
     parse,
-    precision_words,
     read_table,
     refuse,
+    translation_of,
     workspace,
 )
-from trtopt.peers.shapes import Profile, Shape, measured_words, profile_words, profiles_of, shapes_in
+from trtopt.peers.shapes import Profile, Shape, measured_words, profiles_of, shapes_in
 from trtopt.targets import DEFAULT
 
-_ROWS = read_table(Path(__file__).with_name("polygraphy.txt"), lambda cell: tuple(cell.split(", ")))
-TOOLS = {tool: row for row in _ROWS if not row.name for tool in row.found_in}
-OPTIONS = tuple(row for row in _ROWS if row.name)
 _BOUNDS = ("--trt-min-shapes", "--trt-opt-shapes", "--trt-max-shapes")
 _DATA = ("--load-inputs", "--data-loader-script")
 _REPEATED = frozenset({*_BOUNDS, "-v"})
@@ -54,13 +50,12 @@ def translate(arguments: Sequence[str]) -> Translation:
         raise UsageError(f"{name}: {problem}", f"write trtopt {name} MODEL, then its options")
     given, notes = last_of_each(given, _REPEATED)
     line = _Line(words[0], {one.name: one for one in given}, given, notes)
-    commands = tuple((*made, *own_words(made[0], given, READERS)) for made in _TRANSLATORS[tool](line))
-    notes = [*notes_on(given, READERS, commands), *notes]
+    commands = _TRANSLATORS[tool](line)
     if not any("--data" in made for made in commands):
         notes += [
             f"{one.text}: no effect here: nothing is calibrated or run" for one in given if one.name in _DATA
         ]
-    return Translation(commands=commands, notes=tuple(dict.fromkeys(notes)))
+    return translation_of(commands, given, notes)
 
 
 def _tool_in(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -94,11 +89,12 @@ class _Line:
         """The value of an option."""
         return self.by_name[name].value if name in self.by_name else default
 
-    def file(self, name: str) -> str:
-        """The file that an option names, which has to be there."""
-        if name not in self.by_name:
-            raise UsageError(f"{name}: is missing", f"add {name} FILE")
-        return self.by_name[name].value
+    @property
+    def output(self) -> str:
+        """The file to write, which has to be given."""
+        if "-o" not in self.by_name:
+            raise UsageError("-o: is missing", "add -o FILE")
+        return self.by_name["-o"].value
 
 
 # ── tools ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,7 +128,7 @@ def _run(line: _Line) -> list[list[str]]:
 
 
 def _convert(line: _Line) -> list[list[str]]:
-    output = line.file("-o")
+    output = line.output
     target = _type_of(line, "--convert-to", output)
     if _type_of(line, "--model-type", line.model) == "engine":
         raise UsageError(f"{line.model}: an engine cannot be converted", "give the ONNX file")
@@ -149,7 +145,7 @@ def _sanitize(line: _Line) -> list[list[str]]:
         line.notes.append("--no-fold-shapes: no effect here without --fold-constants")
     if "--fold-constants" in line:
         rules = [*([] if "--no-fold-shapes" in line else ["fold-shapes"]), "fold-constants", *rules]
-    words = ["rewrite", line.model, "-o", line.file("-o"), "--rules", ",".join(rules), *_data(line)]
+    words = ["rewrite", line.model, "-o", line.output, "--rules", ",".join(rules), *_data(line)]
     for name, shape in _shapes(line.by_name.get("--override-input-shapes")).items():
         words += ["--shape", f"{name}:{'x'.join(map(str, shape))}"]
     return [words]
@@ -160,17 +156,13 @@ def _inspect(line: _Line) -> list[list[str]]:
     return [["inspect", line.model, *(["--trust", line.model] if is_engine else [])]]
 
 
-def _lint(line: _Line) -> list[list[str]]:
-    return [["lint", line.model]]
-
-
 def _capability(line: _Line) -> list[list[str]]:
     line.notes.append(f"as of TensorRT {DEFAULT}: --capability names another one")
     return [["inspect", line.model, "--capability", DEFAULT]]
 
 
 def _extract(line: _Line) -> list[list[str]]:
-    words = ["extract", line.model, "-o", line.file("-o")]
+    words = ["extract", line.model, "-o", line.output]
     for option, own, fields in (("--inputs", "--from", 2), ("--outputs", "--to", 1)):
         for text in line.by_name[option].values if option in line else ():
             name, *rest = text.rsplit(":", fields)
@@ -191,7 +183,7 @@ def _reduce(line: _Line) -> list[list[str]]:
             f"trtopt reduce {line.model} -o PART.onnx --while wrong keeps what differs from ONNX Runtime",
         )
     command = re.sub(rf"(\./)*{re.escape(made)}", "{model}", shlex.join(check))
-    return [["reduce", line.model, "-o", line.file("-o"), "--while", command, *_data(line)]]
+    return [["reduce", line.model, "-o", line.output, "--while", command, *_data(line)]]
 
 
 _TRANSLATORS: Mapping[str, Callable[[_Line], list[list[str]]]] = {
@@ -202,7 +194,7 @@ _TRANSLATORS: Mapping[str, Callable[[_Line], list[list[str]]]] = {
     "debug reduce": _reduce,
     "inspect model": _inspect,
     "inspect capability": _capability,
-    "check lint": _lint,
+    "check lint": lambda line: [["lint", line.model]],
 }
 
 
@@ -212,25 +204,20 @@ _TRANSLATORS: Mapping[str, Callable[[_Line], list[list[str]]]] = {
 def _type_of(line: _Line, option: str, file: str) -> str:
     """`onnx` or `engine`: as the option says, else by the file's name."""
     kind = line.value(option) or _TYPES.get(PurePath(file).suffix, "")
-    kind = "engine" if kind == "trt" else kind
+    kind, other = "engine" if kind == "trt" else kind, "trt" if option == "--convert-to" else "engine"
     if kind not in _TYPES.values():
         raise UsageError(
             f"{option} {kind}: is not translated" if kind else f"{file}: neither .onnx nor .engine nor .plan",
-            f"convert the model to ONNX, or add {option} {'trt' if option == '--convert-to' else 'engine'}",
+            f"convert the model to ONNX; {option} onnx or {option} {other} says what a file is",
         )
     return kind
 
 
 def _build(line: _Line, engine: str | None) -> list[str]:
-    words = ["build", line.model]
-    if engine is not None:
-        words += ["-o", (folder := build_folder(engine, line.model))]
-        line.notes.append(f"the engine is in the build folder {folder}, with its logs and manifest")
+    data = next(iter(_data(line)[1:]), None)
+    words = build_words(line.model, engine, _profiles(line), line.given, data, line.notes)
     if "--tf32" not in line:
         line.notes.append("Polygraphy turns TF32 off without --tf32; trtopt leaves it as TensorRT has it: on")
-    words += profile_words(_profiles(line))
-    remedy = "add --load-inputs FILE"
-    words += precision_words(line.given, next(iter(_data(line)[1:]), None), remedy, line.notes)
     caches = {value for name in ("--load-timing-cache", "--save-timing-cache") if (value := line.value(name))}
     if len(caches) > 1:
         raise UsageError(
@@ -258,9 +245,9 @@ def _data(line: _Line) -> list[str]:
         if len(files.values) > 1:
             raise UsageError(f"{files.text}: several files", "give one file, or a folder of .npz files")
         return ["--data", files.value]
-    if "--data-loader-script" not in line:
+    script, _, function = (line.value("--data-loader-script") or "").partition(":")
+    if not script:
         return []
-    script, _, function = line.file("--data-loader-script").partition(":")
     function = function or line.value("--data-loader-func-name") or "load_data"
     return ["--data", f"{script}:{function}"]
 
@@ -319,9 +306,16 @@ def _sources(names: str) -> str:
     return names.upper().replace(" ", ",")
 
 
-READERS: Readers = {
+_READ: Mapping[str, Read] = {
     "--pool-limit": partial(workspace, "--pool-limit workspace:SIZE", unit="B"),
     "--tactic-sources": _sources,
     "--tiling-optimization-level": str.lower,
     "--compute-capabilities": lambda names: names.replace(" ", ","),
 }
+
+
+# ── the table ───────────────────────────────────────────────────────────────────────────────────────────
+
+_ROWS = read_table(Path(__file__).with_name("polygraphy.txt"), lambda cell: tuple(cell.split(", ")), _READ)
+TOOLS = {tool: row for row in _ROWS if not row.name for tool in row.found_in}
+OPTIONS = tuple(row for row in _ROWS if row.name)

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from trtopt.errors import UsageError
 from trtopt.peers.options import (
     Given,
-    Readers,
+    Read,
     Translation,
     build_folder,
+    build_words,
     last_of_each,
-    notes_on,
-    own_words,
     parse,
-    precision_words,
     read_table,
     refuse,
+    translation_of,
     workspace,
 )
-from trtopt.peers.shapes import Profile, Shape, measured_words, profile_words, profiles_of, shapes_in
+from trtopt.peers.shapes import Profile, Shape, measured_words, profiles_of, shapes_in
 from trtopt.targets import TENSORRT, targets_where
 
 VERSIONS = targets_where(lambda row: row.backend == TENSORRT)
@@ -62,21 +62,17 @@ def translate(
     profiles = _profiles(given)
     commands = []
     if "--onnx" in values:
-        commands.append(["build", values["--onnx"], *_build_words(given, profiles, data, notes)])
+        engine = values.get("--saveEngine")
+        commands.append(build_words(values["--onnx"], engine, profiles, given, data, notes))
     if not _only_builds(values):
-        commands.append(["bench", *_bench_words(values, profiles, trtexec)])
-    made = tuple((*words, *own_words(words[0], given, READERS)) for words in commands)
-    if data is not None:
-        made = tuple((*words, "--data", data) if words[0] == "bench" else words for words in made)
-        if not any("--data" in words for words in made):
-            notes.append(f"--data {data}: no effect here: nothing is calibrated or measured")
+        words = _bench_words(values, profiles, trtexec)
+        commands.append([*words, *(() if data is None else ("--data", data))])
+    if data is not None and not any("--data" in words for words in commands):
+        notes.append(f"--data {data}: no effect here: nothing is calibrated or measured")
+    notes = [*_version_notes(given, trtexec), *superseded, *notes]
     device = values.get("--device", "0")  # the first of those that are visible
-    notes = [*_version_notes(given, trtexec), *superseded, *notes_on(given, READERS, made), *notes]
-    return Translation(
-        commands=made,
-        notes=tuple(dict.fromkeys(notes)),
-        environment={} if device == "0" else {"CUDA_VISIBLE_DEVICES": device},
-    )
+    environment = {} if device == "0" else {"CUDA_VISIBLE_DEVICES": device}
+    return replace(translation_of(commands, given, notes), environment=environment)
 
 
 def _version_of(given: Sequence[Given], notes: list[str]) -> str:
@@ -110,22 +106,13 @@ def _version_notes(given: Sequence[Given], trtexec: str) -> list[str]:
     return notes
 
 
-def _build_words(
-    given: Sequence[Given], profiles: Sequence[Profile], data: str | None, notes: list[str]
-) -> list[str]:
-    values = {one.name: one.value for one in given}
-    words = []
-    if "--saveEngine" in values:
-        words += ["-o", (folder := _folder(values))]
-        notes.append(f"the engine is in the build folder {folder}, with its logs and manifest")
-    return [*words, *profile_words(profiles), *precision_words(given, data, "add --data DATA", notes)]
-
-
 def _bench_words(values: Mapping[str, str], profiles: Sequence[Profile], trtexec: str) -> list[str]:
     engine = values.get("--loadEngine")
+    what = [build_folder(values.get("--saveEngine"), values["--onnx"])] if engine is None else [engine]
+    trusted = [] if engine is None else ["--trust", engine]
     shapes = _shapes("--shapes", values.get("--shapes", ""))
     return [
-        *([engine, "--trust", engine] if engine is not None else [_folder(values)]),
+        *("bench", *what, *trusted),
         *measured_words(profiles, shapes if "--shapes" in values else None, is_tuned=engine is None),
         *_contract_words(trtexec, values),
     ]
@@ -133,10 +120,6 @@ def _bench_words(values: Mapping[str, str], profiles: Sequence[Profile], trtexec
 
 def _only_builds(values: Mapping[str, str]) -> bool:
     return not values.keys().isdisjoint({"--skipInference", "--buildOnly"})
-
-
-def _folder(values: Mapping[str, str]) -> str:
-    return build_folder(values.get("--saveEngine"), values["--onnx"])
 
 
 def _contract_words(trtexec: str, values: Mapping[str, str]) -> list[str]:
@@ -214,7 +197,7 @@ def _number(name: str, text: str) -> float:
     raise UsageError(f"{name}={text}: not a number", f"write, say, {name}=200")
 
 
-READERS: Readers = {
+_READ: Mapping[str, Read] = {
     "--memPoolSize": partial(workspace, "--memPoolSize=workspace:MIB", unit="M"),
     "--tilingOptimizationLevel": _tiling,
     "--l2LimitForTiling": _l2_limit,
@@ -235,7 +218,7 @@ def _versions(text: str) -> tuple[str, ...]:
     return VERSIONS[place if bound != ["to"] else 0 : place + 1 if bound != ["from"] else None]
 
 
-OPTIONS = read_table(Path(__file__).with_name("trtexec.txt"), _versions)
+OPTIONS = read_table(Path(__file__).with_name("trtexec.txt"), _versions, _READ)
 BY_NAME = {option.name: option for option in OPTIONS}
 _REPEATED = frozenset({"--profile", *_BOUNDS, "--plugins", "--staticPlugins", "--dynamicPlugins"})
 _NAME = f"trtexec {', '.join(VERSIONS)}"
