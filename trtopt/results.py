@@ -61,7 +61,7 @@ class Plot:
         """Write the image to a file that ends in `.svg`; one that trtopt did not write is not replaced."""
         file = Path(path)
         if file.suffix != ".svg":
-            raise UsageError(f"{file}: a plot is an SVG image", f"name it {file.with_suffix('.svg')}")
+            raise UsageError(f"{file}: a plot is an SVG image", "end its name in .svg")
         write_output(file, self.svg().encode(), _SVG)
         return file
 
