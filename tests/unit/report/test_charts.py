@@ -113,7 +113,7 @@ def test_an_engine_whose_layers_hide_their_nodes_is_drawn_by_what_its_kernels_do
 
 def test_time_stands_against_its_floor_by_kind(parts: dict[str, Section]) -> None:
     _, chart = charts(parts["overview"])
-    assert chart.title == "Where the time goes at batch 8 against its floor"
+    assert chart.title == "Where the time goes at batch 1 against its floor"
     bars, floors = chart.spec["layer"]
     assert sum(row["ms"] for row in values(chart.spec)) == pytest.approx(1.83)
     assert {row["kind"] for row in values(floors)} == {"CaskConvolution", "CaskGemmConvolution"}

@@ -142,10 +142,6 @@ class Deployment:
     trusted: Sequence[BenchPoint]
 
 
-_POWER = {"p50 ms": math.inf, "samples/s": 0.0}
-"""What the choice goes by, and what it takes where too little was measured."""
-
-
 def deployment_of(collected: Collected) -> Deployment | None:
     """The batch size with the most throughput for its latency, of trustworthy points where there are any.
 
@@ -163,15 +159,19 @@ def deployment_of(collected: Collected) -> Deployment | None:
     trusted = [
         place for place in places if trust_of(place[2], on_host=is_on_host(place[1])) is not Trust.NONE
     ] or places
-    figures = [figures_of(point) for _, _, point in trusted]
-    costs, rates = ([one[name] or default for one in figures] for name, default in _POWER.items())
-    file, _, point = trusted[knee(costs, rates)]
-    return Deployment(file, point, [one for _, _, one in places], [one for _, _, one in trusted])
+    points = [point for _, _, point in trusted]
+    file, _, point = trusted[knee(list(map(_p50_ms, points)), list(map(_rate, points)))]
+    return Deployment(file, point, [one for _, _, one in places], points)
 
 
 def _rate(point: BenchPoint) -> float:
     """Samples per second; 0 where they were not measured."""
     return figures_of(point)["samples/s"] or 0.0
+
+
+def _p50_ms(point: BenchPoint) -> float:
+    """The median latency; infinite where none was measured."""
+    return figures_of(point)["p50 ms"] or math.inf
 
 
 def _headline(deployed: Deployment, collected: Collected) -> Iterator[Figure]:
@@ -181,7 +181,7 @@ def _headline(deployed: Deployment, collected: Collected) -> Iterator[Figure]:
     what = ", ".join(filter(None, (_precision(collected, point.batch), f"batch {point.batch}")))
     yield Figure(label, what, f"contract {point.latency.contract.name}; {deployed.file}")
     p99 = f"p99 {figures['p99 ms']:.3f} ms" if figures["p99 ms"] is not None else ""
-    yield Figure("median latency", f"{figures['p50 ms']:.3f}", p99, "ms")
+    yield Figure("median latency", f"{_p50_ms(point):.3f}", p99, "ms")
     against = f"{_rate(point) / _rate(first):.2f} times batch {first.batch}" if first is not point else ""
     yield Figure("throughput", f"{_rate(point):,.0f}", against, "samples/s")
 
@@ -209,13 +209,13 @@ def _reasons(deployed: Deployment, collected: Collected) -> Iterator[str]:
         among = "" if len(trusted) == len(deployed.points) else ", of what is trustworthy"
         yield f"Batch {point.batch} has the most throughput for its median latency{among}."
     others = {
-        "lowest latency": min(trusted, key=lambda one: figures_of(one)["p50 ms"] or 0.0),
+        "lowest latency": min(trusted, key=_p50_ms),
         "highest throughput": max(trusted, key=_rate),
     }
     for what, other in others.items():
         if other is not point:
-            p50 = figures_of(other)["p50 ms"]
-            yield f"For the {what}: batch {other.batch}, {p50:.3f} ms, {_rate(other):,.0f} samples/s."
+            figures = f"{_p50_ms(other):.3f} ms, {_rate(other):,.0f} samples/s"
+            yield f"For the {what}: batch {other.batch}, {figures}."
     if (verdict := _verdict(collected, point.batch)) is not None:
         yield f"Precision {verdict.chosen}: {verdict.reason}."
 
