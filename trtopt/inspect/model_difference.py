@@ -25,6 +25,8 @@ from trtopt.onnxio.shape_inference import declared_values, schema_of
 from trtopt.onnxio.weights import stretches
 from trtopt.records import FactChange, GraphNode, ModelDifference, NodeChange, TensorChange, WeightChange
 
+_SHOWN = 8
+"""Values of a tensor among the attributes; of a larger one a digest."""
 Weigh = Callable[[onnx.TensorProto], Hashable]
 
 
@@ -245,8 +247,10 @@ def _attributes(node: onnx.NodeProto) -> dict[str, str]:
 
 
 def _attribute_text(item: onnx.AttributeProto) -> str:
-    if item.HasField("t"):
-        return hashlib.sha256(item.t.SerializeToString(deterministic=True)).hexdigest()[:12]
+    if item.HasField("t"):  # however it is called and stored
+        values = onnx.numpy_helper.to_array(item.t)
+        text = f"{values.dtype}{list(values.shape)} {values.tolist()}"
+        return text if values.size <= _SHOWN else hashlib.sha256(text.encode()).hexdigest()[:12]
     return str(onnx.helper.printable_attribute(item)).partition(" = ")[2]
 
 
@@ -273,7 +277,6 @@ def _match(a: _Side, b: _Side) -> dict[int, int]:
         by(*ups)
         by(*downs)
     by(*([(_operator(node), node.name) for node in side.nodes] for side in (a, b)))
-    by(*([(_operator(node), *node.output) for node in side.nodes] for side in (a, b)))
     operators = [[_operator(node) for node in side.nodes] for side in (a, b)]
     for kinds, others in ((a.with_weights, b.with_weights), (a.tokens, b.tokens), operators):
         runs = difflib.SequenceMatcher(None, [kinds[one] for one in left], [others[one] for one in right])

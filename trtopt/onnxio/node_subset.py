@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import onnx
 
-from trtopt.onnxio.graph_walk import graphs_of, reads_of, refill, subgraphs_of
+from trtopt.onnxio.graph_walk import inner_nodes, reads_of, refill
 
 Ends = Mapping[str, onnx.ValueInfoProto | onnx.TensorProto]
 _OF_SHAPES = {"Shape", "Size"}
@@ -81,8 +81,7 @@ def constant_tensors(graph: onnx.GraphProto, *, fixed_shapes: bool) -> set[str]:
     """Tensors whose values no input changes: made of weights, or of shapes where these are fixed."""
     known = held_by(graph)
     for node in graph.node:
-        inner = (one for own in subgraphs_of(node) for part in graphs_of(own) for one in part.node)
-        if any(one.op_type in _DRAWN for one in (node, *inner)):
+        if any(one.op_type in _DRAWN for one in inner_nodes(node)):
             continue
         if (fixed_shapes and node.op_type in _OF_SHAPES) or reads_of(node) <= known:
             known.update(filter(None, node.output))

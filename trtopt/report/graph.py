@@ -77,9 +77,7 @@ def _tables(found: ModelDifference) -> Iterator[Block]:
     ]
     weights: list[Column[WeightChange]] = [
         Column("weight", lambda one: one.weight, fit="fold"),
-        Column(
-            "in B", lambda one: one.other if one.other != one.weight else "", fit="fold", is_optional=True
-        ),
+        Column("in B", lambda one: _if_other(one.other, one.weight), fit="fold", is_optional=True),
         Column("A", lambda one: one.a, fit="fold"),
         Column("B", lambda one: _if_other(one.b, one.a), fit="fold", is_optional=True),
         Column("|B-A|/|A|", lambda one: one.relative, ".2g"),

@@ -92,6 +92,21 @@ def test_a_changed_attribute_and_one_that_says_the_default() -> None:
     assert _differ(first, third).is_same
 
 
+def test_a_tensor_among_the_attributes_may_be_called_and_stored_otherwise() -> None:
+    made = [model("g (int64[1] n) => (float[M] y) {y = ConstantOfShape(n)}") for _ in range(3)]
+    values = np.full(1, 2, np.float32)
+    tensors = [
+        onnx.helper.make_tensor("a", onnx.TensorProto.FLOAT, [1], [2.0]),
+        onnx.numpy_helper.from_array(values, "b"),
+        onnx.numpy_helper.from_array(values + 1, "a"),
+    ]
+    for one, tensor in zip(made, tensors, strict=True):
+        one.graph.node[0].attribute.append(onnx.helper.make_attribute("value", tensor))
+    assert _differ(made[0], made[1]).is_same
+    (change,) = _differ(made[0], made[2]).changed
+    assert change.what == "value float32[1] [2.0] → float32[1] [3.0]"
+
+
 def test_a_weight_s_difference_is_measured() -> None:
     other = _renamed(_made())
     weight = other.graph.initializer[3]
