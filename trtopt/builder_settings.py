@@ -46,7 +46,6 @@ class Setting(Option):
     """The values that tuning tries."""
     needs: str | None = None
     """The column of the table of targets that says which versions of these have it; None: all."""
-    is_advanced: bool = True
 
     @property
     def recorded(self) -> str:

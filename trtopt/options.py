@@ -48,8 +48,7 @@ class Option:
 
     `flag` is `--name` of the field's name by default; None: Python alone has it. `parse` reads a value where
     the type does not say how; for a mapping, one of its pairs. `names` are values that a shell offers, with
-    `is_path` files too. `bare` is what the flag means without a value. One that `is_advanced` is left out of
-    the help of a long command but for --help-all.
+    `is_path` files too. `bare` is what the flag means without a value.
     """
 
     help: str
@@ -69,7 +68,6 @@ class Option:
     bare: str | None = None
     range: tuple[float, float] | None = None
     """The least and the greatest number that it may be; of several, that each may be."""
-    is_advanced: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from trtopt.cli.outputs import LOG_OPTIONS, checked_outputs
-from trtopt.cli.parameters import Flag
 
 WORDS = "trtopt.words"
 """The key in a context's `meta`: the words of the command line."""
@@ -113,7 +112,7 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See `click.Command.format_options`."""
-        from trtopt.cli.declared import sections_of
+        from trtopt.cli.declared import is_advanced, sections_of
 
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option) and not one.hidden]
         if ctx.meta.get(_ALL, True):
@@ -121,7 +120,7 @@ class Command(click.Command):
                 with formatter.section(title):
                     formatter.write_dl(_rows(listed, ctx))
             return
-        few = [one for one in options if not (isinstance(one, Flag) and one.is_advanced)]
+        few = [one for one in options if not is_advanced(one, self.name)]
         with formatter.section("Options"):
             formatter.write_dl(_rows(few, ctx), col_max=_COLUMNS)
         formatter.write_paragraph()

@@ -11,7 +11,7 @@ import click
 
 from trtopt.builder_settings import SETTINGS
 from trtopt.cli.outputs import Output as OutputPath, files, json_file, model_file, page_file, quantized_file
-from trtopt.cli.parameters import Flag, OnnxFile, offer, tensor_names
+from trtopt.cli.parameters import OnnxFile, offer, tensor_names
 from trtopt.errors import UsageError
 from trtopt.options import (
     Argument,
@@ -80,9 +80,8 @@ def _argument(one: Declared, declaration: Argument, *, is_required: bool) -> cli
 def _option(one: Declared, option: Option) -> click.Option:
     kinds, choices = {get_origin(kind) or kind for kind in one.members}, list(choices_of(one))
     attributes: dict[str, Any] = {"help": option.help, "required": one.is_required, "metavar": option.metavar}
-    attributes["is_advanced"] = option.is_advanced
     if kinds == {bool} and option.parse is None:
-        return Flag([str(one.flag), one.name], **attributes, **_switch(one))
+        return click.Option([str(one.flag), one.name], **attributes, **_switch(one))
     if choices:
         attributes["type"] = click.Choice(choices, case_sensitive=False)
     elif option.must_exist:
@@ -97,7 +96,7 @@ def _option(one: Declared, option: Option) -> click.Option:
     is_repeated = option.is_repeated
     if is_repeated is None:
         is_repeated = Mapping in kinds or (Sequence in kinds and option.parse is None)
-    return Flag(
+    return click.Option(
         [str(one.flag), one.name],
         multiple=is_repeated,
         shell_complete=_completion(option),
@@ -182,6 +181,22 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 """In the order of the help; an option that is listed nowhere stands under the first. A flag that means
 something else in another command is listed with its metavar."""
+
+_EXCEPTIONS = {
+    *("--locked", "--trust", "--shape INPUT:MIN,OPT,MAX", "--across-contracts", "--score"),
+    *("compare --force", "tune --threshold"),
+    *("--min-cosine", "--precision", "--target", "--include PATTERN", "--store-weights", "--random-data"),
+    *("bisect --exclude", "quantize --exclude", "--recipe", "--contract", "reduce --timeout"),
+    *(f"{command} --duration" for command in ("optimize", "bench", "profile", "compare", "sweep")),
+    *("--layers", "--kernels", "--load", "profile --memory", "--trace", "--json", "--markdown", "--help"),
+}
+"""What stands under the first heading and is advanced (the first two lines), and under others and is not."""
+
+
+def is_advanced(option: click.Option, command: str | None) -> bool:
+    """Whether the help of a long command leaves an option to --help-all."""
+    names = {*names_of(option), *(f"{command} {flag}" for flag in option.opts)}
+    return (section_of(option) != FIRST) != bool(names & _EXCEPTIONS)
 
 
 def sections_of(options: Iterable[click.Option]) -> dict[str, list[click.Option]]:

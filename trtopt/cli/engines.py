@@ -29,7 +29,7 @@ from trtopt.cli.outputs import (
     takes_stdout,
     write_json,
 )
-from trtopt.cli.parameters import Flag, OnnxFile
+from trtopt.cli.parameters import OnnxFile
 from trtopt.errors import TrtoptError
 from trtopt.targets import TENSORRT, targets_where
 
@@ -81,16 +81,12 @@ _ALLOWED_WITH_LOCKED = ("locked", "output", "plugins")
 @click.option(
     "--allow-fallback",
     is_flag=True,
-    cls=Flag,
-    is_advanced=True,
     help="Accept layers that ran wider than the graph requests.",
 )
 @json_option("trtopt.build", "the manifest")
 @strict_option
 @click.option(
     "--locked",
-    cls=Flag,
-    is_advanced=True,
     metavar="BUILD_DIR",
     type=click.Path(exists=True, path_type=Path),
     help="Build again what a folder's manifest describes, and show the differences.",
@@ -193,23 +189,17 @@ def layers_file(path: Path) -> Mapping[Path, Kind]:
 @click.option(
     "--strict",
     is_flag=True,
-    cls=Flag,
-    is_advanced=True,
     help="Exit with 4 if a figure is not trustworthy, or unsteady.",
 )
 @json_option("trtopt.bench", "the result, raw samples included,")
 @click.option(
     "--export-times",
-    cls=Flag,
-    is_advanced=True,
     type=Output(times_file),
     metavar="FILE",
     help="Write latencies as trtexec --exportTimes does; several batch sizes: FILE.batchN each.",
 )
 @click.option(
     "--export-profile",
-    cls=Flag,
-    is_advanced=True,
     type=Output(layers_file),
     metavar="FILE",
     help="Write layer times as trtexec --exportProfile does; turns on --layers.",
@@ -389,8 +379,6 @@ def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | No
 @click.option(
     "--score",
     is_flag=True,
-    cls=Flag,
-    is_advanced=True,
     help="Show how good predictions were on this machine, over all its ledgers.",
 )
 @json_option("trtopt.tuned", "the result")

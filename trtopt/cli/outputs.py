@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.shell_completion import CompletionItem
 
-from trtopt.cli.parameters import Flag
 from trtopt.version import __version__
 
 if TYPE_CHECKING:
@@ -169,8 +168,6 @@ NOT_SHOWN = 5
 strict_option = click.option(
     "--strict",
     is_flag=True,
-    cls=Flag,
-    is_advanced=True,
     help="Exit with 3 on an accuracy WARNING: low SQNR or cosine, NaN, infinity.",
 )
 
@@ -230,25 +227,22 @@ def _logs(path: Path) -> Mapping[Path, Kind]:
 
 
 LOG_OPTIONS = (
-    Flag(
+    click.Option(
         ["--verbose", "-v"],
-        is_advanced=True,
         count=True,
         expose_value=False,
         callback=_verbose,
         help="Print all details, and log to standard error with TensorRT's messages; -vv: verbose ones too.",
     ),
-    Flag(
+    click.Option(
         ["--quiet", "-q"],
-        is_advanced=True,
         is_flag=True,
         expose_value=False,
         callback=_quiet,
         help="Print only the result: no notes and no progress.",
     ),
-    Flag(
+    click.Option(
         ["--log-file"],
-        is_advanced=True,
         type=Output(_logs),
         metavar="FILE",
         expose_value=False,

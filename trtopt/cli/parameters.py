@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-class Flag(click.Option):
-    """An option; one that `is_advanced` is left out of the help of a long command but for --help-all."""
-
-    def __init__(self, *args: Any, is_advanced: bool = False, **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        self.is_advanced = is_advanced
-
-
 class OnnxFile(click.Path):
     """An existing file; the error of another path names the ONNX file that may have been meant."""
 

@@ -64,7 +64,6 @@ class BuildRequest(shared.BoundsOptions, RecipeOptions):
         Option(
             "Measure int8, fp8 and int4 against FP16, and use FP16 where they are slower [default: yes].",
             flag="--verdict/--no-verdict",
-            is_advanced=True,
         ),
     ] = None
     cache_dir: shared.CacheDir = None
@@ -159,13 +158,7 @@ class SweepRequest(shared.SweptTerms, SweptOptions):
     ] = None
     streams: Annotated[
         int | Sequence[int],
-        Option(
-            "Stream counts [default: 1].",
-            metavar="N,N,…",
-            parse=shared.parse_streams,
-            range=(1, 1024),
-            is_advanced=True,
-        ),
+        Option("Stream counts [default: 1].", metavar="N,N,…", parse=shared.parse_streams, range=(1, 1024)),
     ] = (1,)
     axes: Annotated[
         Mapping[str, Sequence[int]] | None,
@@ -232,15 +225,11 @@ class TuneRequest(shared.BoundsOptions, shared.TensorOptions, shared.JobOptions)
     ] = "30m"
     include: Annotated[
         Sequence[CandidateKind],
-        Option(
-            f"Kinds of candidates to try alone: {', '.join(KINDS)} [default: all].",
-            metavar="KIND",
-            is_advanced=True,
-        ),
+        Option(f"Kinds of candidates to try alone: {', '.join(KINDS)} [default: all].", metavar="KIND"),
     ] = ()
     exclude: Annotated[
         Sequence[CandidateKind],
-        Option("Kinds of candidates to leave out.", metavar="KIND", is_advanced=True),
+        Option("Kinds of candidates to leave out.", metavar="KIND"),
     ] = ()
     resume: Annotated[bool, Option("Continue in a folder that an earlier run began.")] = False
     data: Annotated[
@@ -260,17 +249,12 @@ class TuneRequest(shared.BoundsOptions, shared.TensorOptions, shared.JobOptions)
     duration: Annotated[
         float,
         Option(
-            "Seconds of sampling per engine in a race, up to a day.",
-            metavar="S",
-            range=shared.UP_TO_A_DAY,
-            is_advanced=True,
+            "Seconds of sampling per engine in a race, up to a day.", metavar="S", range=shared.UP_TO_A_DAY
         ),
     ] = 2.0
     threshold: Annotated[
         float,
-        Option(
-            "The smallest gain to accept, as a share.", metavar="SHARE", range=shared.SHARE, is_advanced=True
-        ),
+        Option("The smallest gain to accept, as a share.", metavar="SHARE", range=shared.SHARE),
     ] = THRESHOLD
     timeout: Annotated[
         float | None,
@@ -278,7 +262,6 @@ class TuneRequest(shared.BoundsOptions, shared.TensorOptions, shared.JobOptions)
             "Time limit for one build or measurement [default: ten times the baseline's, a minute at least].",
             metavar="S",
             range=shared.UP_TO_A_WEEK,
-            is_advanced=True,
         ),
     ] = None
     cache_dir: shared.CacheDir = None

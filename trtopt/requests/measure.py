@@ -31,14 +31,13 @@ class BenchRequest(RunOptions, shared.TermsOptions):
         bool,
         Option(
             "End a pass sooner if it is steady: 20 blocks whose medians agree within 0.5 %, after 8 s and a "
-            "third of the duration at the earliest.",
-            is_advanced=True,
+            "third of the duration at the earliest."
         ),
     ] = False
     warmup: shared.Warmup = WARMUP_S
     data: shared.Inputs = None
     layers: Annotated[bool, Option("Time every layer, in a separate pass.")] = False
-    memory: Annotated[bool, Option("Trace every allocation, in a separate pass.", is_advanced=True)] = False
+    memory: Annotated[bool, Option("Trace every allocation, in a separate pass.")] = False
     load: Annotated[
         str | None,
         Option(
@@ -52,12 +51,11 @@ class BenchRequest(RunOptions, shared.TermsOptions):
             "Find the highest request rate that meets this latency, as p99=5ms; --load poisson (default), "
             "constant or a first rate set how requests arrive.",
             metavar="pN=LIMIT",
-            is_advanced=True,
         ),
     ] = None
-    cold_start: Annotated[
-        bool, Option("Start each engine in fresh processes too, and time every phase.", is_advanced=True)
-    ] = False
+    cold_start: Annotated[bool, Option("Start each engine in fresh processes too, and time every phase.")] = (
+        False
+    )
     lock_clocks: Annotated[
         int | bool,
         Option(
@@ -68,16 +66,12 @@ class BenchRequest(RunOptions, shared.TermsOptions):
             parse=shared.parse_clock,
             range=(1, 10_000),
             bare=shared.REFERENCE,
-            is_advanced=True,
         ),
     ] = False
     nvtx: shared.Nvtx = False
     cuda_profiler: Annotated[
         bool,
-        Option(
-            "Let nsys profile --capture-range=cudaProfilerApi capture the measured part only.",
-            is_advanced=True,
-        ),
+        Option("Let nsys profile --capture-range=cudaProfilerApi capture the measured part only."),
     ] = False
     kernels: bool = False
     """For `profile` alone, which records them in the same run."""
@@ -116,7 +110,7 @@ class ProfileRequest(RunOptions):
     nvtx: shared.Nvtx = False
     probe_peaks: Annotated[
         bool,
-        Option("Measure the device's peak rates, for floors; stored for later profiles.", is_advanced=True),
+        Option("Measure the device's peak rates, for floors; stored for later profiles."),
     ] = False
     duration: Annotated[
         float,
@@ -171,9 +165,9 @@ class CompareRequest(RunOptions, shared.TermsOptions, shared.JobOptions):
             range=shared.SHARE,
         ),
     ] = None
-    force: Annotated[
-        bool, Option("Compare although machines, models, input shapes or outputs differ.", is_advanced=True)
-    ] = False
+    force: Annotated[bool, Option("Compare although machines, models, input shapes or outputs differ.")] = (
+        False
+    )
     batch: Annotated[shared.Batch, "Batch sizes [default: those of both sides]."] = None
     backend: shared.Backend = None
     contract: shared.Contract = None
@@ -195,11 +189,7 @@ class CompareRequest(RunOptions, shared.TermsOptions, shared.JobOptions):
     ] = None
     across_contracts: Annotated[
         str | None,
-        Option(
-            "Explain the difference of two contracts, as trtexec-10,trtexec-11.",
-            metavar="C1,C2",
-            is_advanced=True,
-        ),
+        Option("Explain the difference of two contracts, as trtexec-10,trtexec-11.", metavar="C1,C2"),
     ] = None
 
 

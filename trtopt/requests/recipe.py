@@ -34,9 +34,7 @@ _FORMS = "; ".join(f"{name}={'|'.join(choices)}" for name, choices in CHOICES.it
 Forms = Annotated[
     str | None,
     Option(
-        f"The form of an INT8 graph, such as residual=both,attention=on: {_FORMS}.",
-        metavar="FORM=CHOICE,…",
-        is_advanced=True,
+        f"The form of an INT8 graph, such as residual=both,attention=on: {_FORMS}.", metavar="FORM=CHOICE,…"
     ),
 ]
 
@@ -53,7 +51,6 @@ class SweptOptions(SweptSettings, shared.JobOptions, shared.TensorOptions):
             "Seconds that the build of one engine may take [default: no limit].",
             metavar="S",
             range=shared.UP_TO_A_WEEK,
-            is_advanced=True,
         ),
     ] = None
     jobs: Annotated[
@@ -63,7 +60,6 @@ class SweptOptions(SweptSettings, shared.JobOptions, shared.TensorOptions):
             "and measures with nothing else at work [default: 1].",
             metavar="N",
             range=(1, 256),
-            is_advanced=True,
         ),
     ] = None
     timing_cache: Annotated[
@@ -73,28 +69,22 @@ class SweptOptions(SweptSettings, shared.JobOptions, shared.TensorOptions):
             metavar="FILE|none",
             names=lambda: ("none",),
             is_path=True,
-            is_advanced=True,
         ),
     ] = None
     forms: Forms = None
     exclude: Annotated[
         Sequence[str] | None,
-        Option("Nodes (with * and ?) or operators not to quantise.", metavar="PATTERN", is_advanced=True),
+        Option("Nodes (with * and ?) or operators not to quantise.", metavar="PATTERN"),
     ] = None
     rewrite: Annotated[
         Rewriting | None,
         Option(
-            "Rewrite rules to apply first: default (those with evidence for this TensorRT), all, or none.",
-            is_advanced=True,
+            "Rewrite rules to apply first: default (those with evidence for this TensorRT), all, or none."
         ),
     ] = None
     add_rule: Annotated[
         Sequence[str] | None,
-        Option(
-            "Rewrite rule to apply too, of those that are off (trtopt rewrite --list).",
-            metavar="NAME",
-            is_advanced=True,
-        ),
+        Option("Rewrite rule to apply too, of those that are off (trtopt rewrite --list).", metavar="NAME"),
     ] = None
 
 
@@ -120,7 +110,6 @@ SelectionBudget = Annotated[
         f"[default: {SELECTION_BUDGET}].",
         metavar="N",
         range=(1, 100),
-        is_advanced=True,
     ),
 ]
 _OF_A_RECIPE = (

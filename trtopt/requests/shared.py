@@ -201,7 +201,6 @@ Shapes = Annotated[
         flag="--shape",
         metavar="INPUT:MIN,OPT,MAX",
         parse=parse_shape,
-        is_advanced=True,
     ),
 ]
 Axes = Annotated[
@@ -237,7 +236,6 @@ IO = Option(
     "such arrays [default: the model's].",
     metavar="NAME=TYPE[:LAYOUT]",
     parse=split_io,
-    is_advanced=True,
 )
 GraphIo = Annotated[Mapping[str, str] | None, replace(IO, python=f"{_IO} [default: the model's].")]
 
@@ -255,22 +253,21 @@ class TensorOptions(Request):
             'units: `{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].',
             metavar="NAME:mean=…:std=…",
             parse=split_normalize,
-            is_advanced=True,
         ),
     ] = None
     preprocess: Annotated[
         Literal["imagenet"] | None,
-        Option("Normalise the image input in the graph with these means and deviations.", is_advanced=True),
+        Option("Normalise the image input in the graph with these means and deviations."),
     ] = None
 
 
 # ── precision ───────────────────────────────────────────────────────────────────────────────────────────
 
 Target = Annotated[str, Option("TensorRT to write for.", choices=target_names())]
-Method = Annotated[str | None, Option("", metavar="NAME", names=method_names, is_advanced=True)]
+Method = Annotated[str | None, Option("", metavar="NAME", names=method_names)]
 Table = Annotated[
     str | Path | None,
-    Option("Ranges from an earlier run, no data needed.", metavar="FILE", must_exist=True, is_advanced=True),
+    Option("Ranges from an earlier run, no data needed.", metavar="FILE", must_exist=True),
 ]
 
 # ── building ────────────────────────────────────────────────────────────────────────────────────────────
@@ -299,20 +296,16 @@ class JobOptions(Request):
             metavar="local|ray|ray://HOST:PORT",
             names=lambda: ("local", "ray"),
             is_path=True,
-            is_advanced=True,
         ),
     ] = None
     gpu_model: Annotated[
         str | None,
-        Option("GPUs of the cluster to use [default: the first node's].", metavar="NAME", is_advanced=True),
+        Option("GPUs of the cluster to use [default: the first node's].", metavar="NAME"),
     ] = None
     retries: Annotated[
         int | None,
         Option(
-            "How often a job is tried again whose node was lost [default: 2].",
-            metavar="N",
-            range=(0, 100),
-            is_advanced=True,
+            "How often a job is tried again whose node was lost [default: 2].", metavar="N", range=(0, 100)
         ),
     ] = None
 
@@ -324,7 +317,6 @@ CacheDir = Annotated[
         metavar="FOLDER",
         parse=Path,
         is_path=True,
-        is_advanced=True,
     ),
 ]
 Force = Annotated[bool, Option("Replace a build of another model.")]
@@ -357,25 +349,21 @@ Contract = Annotated[
 class SweptTerms(Request):
     """Changes to a contract that a sweep has too; None is the contract's own."""
 
-    graph: Annotated[
-        bool | None, Option("Launch each query as a CUDA graph.", flag="--graph/--no-graph", is_advanced=True)
-    ] = None
+    graph: Annotated[bool | None, Option("Launch each query as a CUDA graph.", flag="--graph/--no-graph")] = (
+        None
+    )
     transfers: Annotated[
         bool | None,
-        Option(
-            "Copy inputs and outputs in every query.", flag="--transfers/--no-transfers", is_advanced=True
-        ),
+        Option("Copy inputs and outputs in every query.", flag="--transfers/--no-transfers"),
     ] = None
     pinned: Annotated[
         bool | None,
-        Option("Copy from and to page-locked host memory.", flag="--pinned/--no-pinned", is_advanced=True),
+        Option("Copy from and to page-locked host memory.", flag="--pinned/--no-pinned"),
     ] = None
     queue_ahead: Annotated[
-        int | None, Option("Queries queued ahead of the one waited for.", flag="--queue", is_advanced=True)
+        int | None, Option("Queries queued ahead of the one waited for.", flag="--queue")
     ] = None
-    sync: Annotated[
-        Literal["blocking", "spin"] | None, Option("How the host waits for the GPU.", is_advanced=True)
-    ] = None
+    sync: Annotated[Literal["blocking", "spin"] | None, Option("How the host waits for the GPU.")] = None
 
     @property
     def terms(self) -> dict[str, object]:
@@ -388,7 +376,7 @@ class SweptTerms(Request):
 class TermsOptions(SweptTerms):
     """All changes to a contract."""
 
-    streams: Annotated[int | None, Option("Streams, each with its own context.", is_advanced=True)] = None
+    streams: Annotated[int | None, Option("Streams, each with its own context.")] = None
 
     @property
     def terms(self) -> dict[str, object]:
@@ -405,12 +393,7 @@ Duration = Annotated[
 ]
 Warmup = Annotated[
     float,
-    Option(
-        "Seconds of warm-up before samples count, up to an hour.",
-        metavar="S",
-        range=(0, 3600),
-        is_advanced=True,
-    ),
+    Option("Seconds of warm-up before samples count, up to an hour.", metavar="S", range=(0, 3600)),
 ]
 Timeout = Annotated[
     float | None,
@@ -418,7 +401,6 @@ Timeout = Annotated[
         "Seconds that the measurement of one batch size may take, up to a week [default: no limit].",
         metavar="S",
         range=UP_TO_A_WEEK,
-        is_advanced=True,
     ),
 ]
 Trust = Annotated[
@@ -427,10 +409,9 @@ Trust = Annotated[
         "Load an engine without a manifest, or a plugin that engines need: native code.",
         metavar="ENGINE|LIB.so",
         is_path=True,
-        is_advanced=True,
     ),
 ]
-Nvtx = Annotated[bool, Option("Mark the phases with NVTX ranges, for profilers.", is_advanced=True)]
+Nvtx = Annotated[bool, Option("Mark the phases with NVTX ranges, for profilers.")]
 
 # ── accuracy ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -442,16 +423,12 @@ class BoundsOptions(Request):
     """What every output must meet; None is no bound."""
 
     min_cosine: MinCosine = None
-    min_sqnr: Annotated[
-        float | None, Option("Minimum SQNR of every output, in dB.", metavar="DB", is_advanced=True)
-    ] = None
+    min_sqnr: Annotated[float | None, Option("Minimum SQNR of every output, in dB.", metavar="DB")] = None
     max_error: Annotated[
         float | None,
-        Option("Maximum absolute error of every output, in its own unit.", metavar="VALUE", is_advanced=True),
+        Option("Maximum absolute error of every output, in its own unit.", metavar="VALUE"),
     ] = None
-    min_top1: Annotated[
-        float | None, Option("Minimum top-1 agreement, 0 to 1.", metavar="SHARE", is_advanced=True)
-    ] = None
+    min_top1: Annotated[float | None, Option("Minimum top-1 agreement, 0 to 1.", metavar="SHARE")] = None
 
     @property
     def bounds(self) -> Bounds:

@@ -7,9 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from trtopt.builder_settings import SETTINGS
-from trtopt.cli.declared import FIRST, SECTIONS, names_of, section_of
+from trtopt.cli.declared import _EXCEPTIONS, FIRST, SECTIONS, is_advanced, names_of, section_of
 from trtopt.cli.main import COMMANDS, cli
-from trtopt.cli.parameters import Flag
 
 CONTEXT = click.Context(cli)
 EVERY = {name: found for name in COMMANDS if (found := cli.get_command(CONTEXT, name)) is not None}
@@ -45,6 +44,8 @@ def test_the_headings_name_only_options_that_exist() -> None:
     listed = [flag for flags in SECTIONS.values() for flag in flags]
     assert set(listed) - known == {"--help"}
     assert len(listed) == len(set(listed))
+    of_one = {f"{name} {flag}" for name, one in LEAVES.items() for own in one.params for flag in own.opts}
+    assert _EXCEPTIONS - known - of_one == {"--help"}
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -54,7 +55,7 @@ def test_a_help_has_40_lines_at_most_and_says_where_the_rest_is(name: str) -> No
     options = [one for one in LEAVES[name].params if isinstance(one, click.Option) and not one.hidden]
     missing = [one for one in options if one.opts[0] not in short]
     assert all(one.opts[0] in whole for one in options)
-    assert all(isinstance(one, Flag) and one.is_advanced for one in missing)
+    assert all(is_advanced(one, name) for one in missing)
     assert not missing or f"trtopt {name} --help-all shows {len(missing)} more" in short
 
 
