@@ -17,14 +17,16 @@ from hypothesis import given, strategies as st
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.api import plan as make_plan
-from trtopt.errors import ArtifactError, UsageError
+from trtopt.errors import ArtifactError, OutputError, UsageError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_manifest, read_plan
+from trtopt.files.outputs import with_hash
 from trtopt.measure.analysis.sweep_points import choices_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
 from trtopt.records import MAX_PROFILES, Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
 from trtopt.serving.triton import Served, readme
+from trtopt.workflows.listener import Listener
 from trtopt.workflows.plan.deploy import for_all_batches, tuned_sizes
 from trtopt.workflows.sweep.folder import read_sweep
 from trtopt.workflows.workbench import make_plans
@@ -74,6 +76,7 @@ def config_in(repository: Path, name: str = "digits") -> Any:
         assert tensor.dims
         assert config.max_batch_size or not tensor.HasField("reshape")
         assert all(axis == -1 or axis > 0 for axis in tensor.dims)
+    assert all(len(one.dims) == 3 for one in (*config.input, *config.output) if one.is_non_linear_format_io)
     assert config.HasField("dynamic_batching") == (config.max_batch_size > 0)
     assert all(0 < size <= config.max_batch_size for size in config.dynamic_batching.preferred_batch_size)
     for warmup in config.model_warmup:
@@ -148,8 +151,7 @@ def told_for(planned: Path, **load: Any) -> str:
 
 def readme_of(plan: BatchPlan) -> str:
     """The README of a plan with one engine."""
-    ((_, samples),) = plan.buckets.items()
-    return readme(Served(plan.engines[0].artifact, plan.policy, plan.workers, samples, plan), "m", 1)
+    return readme(Served(plan.engines[0].artifact, plan.policy, plan.workers, plan), "m", 1)
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "constant", "my arrivals.txt"])
@@ -187,8 +189,8 @@ def test_what_the_plan_says_of_batching_is_in_the_config(planned: Path, tmp_path
 def test_an_engine_with_profiles_is_served_with_all_of_them_if_they_leave_no_batch_out(
     planned: Path, tmp_path: Path
 ) -> None:
-    def profiled(*ranges: tuple[int, int]) -> Path:
-        path = on_tensorrt(planned, BatchPolicy(max_batch=16))
+    def profiled(*ranges: tuple[int, int], max_batch: int = 16) -> Path:
+        path = on_tensorrt(planned, BatchPolicy(max_batch=max_batch))
         engine = read_plan(path).engines[0]
         multi_profile = tuple(
             Profile(
@@ -202,6 +204,8 @@ def test_an_engine_with_profiles_is_served_with_all_of_them_if_they_leave_no_bat
 
     trtopt.deploy(profiled((1, 4), (4, 16)), tmp_path, name="m")
     assert [list(group.profile) for group in config_in(tmp_path, "m").instance_group] == [["0", "1"]]
+    trtopt.deploy(profiled((1, 4), (4, 8), (9, 16), max_batch=8), tmp_path, name="n")  # 9 > 8: fails to load
+    assert [list(group.profile) for group in config_in(tmp_path, "n").instance_group] == [["0", "1"]]
 
 
 @pytest.mark.long
@@ -235,6 +239,12 @@ def test_triton_is_informed_of_vectorised_formats(planned: Path, tmp_path: Path)
     config = config_in(tmp_path, "m")
     assert [one.is_non_linear_format_io for one in config.input] == [True]
     assert [one.is_non_linear_format_io for one in config.output] == [False]
+    fixed = msgspec.structs.replace(plan, batch=ShapeRange(min=(1,), opt=(1,), max=(1,)))
+    artifact = msgspec.structs.replace(artifact, plan=fixed)
+    single = (msgspec.structs.replace(engine, artifact=artifact),)
+    path = changed(path, engines=single, policy=BatchPolicy(max_batch=1))
+    with pytest.raises(UsageError, match="'images' is vectorised and has 4 axes"):
+        trtopt.deploy(path, tmp_path, name="f")
 
 
 def test_a_tensor_with_no_axis_but_the_batch_has_one_element_for_triton(
@@ -304,7 +314,7 @@ def test_each_plan_is_a_version_more_as_long_as_clients_stay_the_same(planned: P
     assert config_in(tmp_path, "m").dynamic_batching.max_queue_delay_microseconds == 2000
     with pytest.raises(UsageError, match=r"has another max_batch_size"):
         trtopt.deploy(on_tensorrt(planned, BatchPolicy(max_batch=8)), tmp_path, name="m")
-    (tmp_path / "m" / "config.pbtxt").write_text("nonsense {")
+    (tmp_path / "m" / "config.pbtxt").write_bytes(with_hash("nonsense {\n", "# {}"))
     with pytest.raises(ArtifactError, match="is not a valid Triton config"):
         trtopt.deploy(second, tmp_path, name="m")
 
@@ -388,6 +398,7 @@ def test_a_sweep_over_lengths_names_the_build_that_can_be_deployed(
     done = trtopt_cli("sweep", sequence_model, *given, "--batch", "1,2", "--axis", "length=4,8", "-o", "s")
     assert done.returncode == 0, done.stderr
     told = trtopt_cli.fails(2, "deploy", "triton", "s", "-o", "models")
+    assert "or a file that" in trtopt_cli.fails(2, "deploy", "triton", "s/builds", "-o", "models")
     (remedy,) = re.findall(r"trtopt (build .*)", told)
     words = remedy.replace("MODEL.onnx", str(sequence_model)).replace("FOLDER", "digits").split()
     assert trtopt_cli(*words, "--backend", "onnxruntime").returncode == 0
@@ -396,8 +407,55 @@ def test_a_sweep_over_lengths_names_the_build_that_can_be_deployed(
     plan = ("plan", "s", "-o", "p.json", "--lengths", "4:0.5,8:0.5", "--slo", SLO, "--rate", "10")
     assert trtopt_cli(*plan, "--for", "triton").returncode == 0
     assert {*read_plan(trtopt_cli.folder / "p.json").buckets} == {8}
-    assert trtopt_cli("deploy", "triton", "p.json", "-o", "models").returncode == 0
-    assert [list(one.dims)[-2:] for one in config_in(trtopt_cli.folder / "models", "p").input] == [[8, 8]]
+    assert trtopt_cli("deploy", "triton", "p.json", "-o", ".").returncode == 0
+    assert [list(one.dims)[-2:] for one in config_in(trtopt_cli.folder, "p").input] == [[8, 8]]
+
+
+def test_the_whole_shape_is_loaded_where_nothing_is_batched(
+    sequence_model: Path, trtopt_cli: CommandLine
+) -> None:
+    given = ("--batch", "1", "--axis", "length=4,8,8", "--backend", "onnxruntime")
+    assert trtopt_cli("build", sequence_model, "-o", "v1.5", *given).returncode == 0
+    assert "another --name" in trtopt_cli.fails(2, "deploy", "triton", "v1.5", "-o", ".")
+    assert trtopt_cli("deploy", "triton", "v1.5", "-o", "models").returncode == 0
+    models = trtopt_cli.folder / "models"
+    config = config_in(models, "v1.5")
+    assert config.max_batch_size == 0
+    whole = [list(one.inputs[config.input[0].name].dims) for one in config.model_warmup]
+    told = (models / "v1.5" / "README.md").read_text("utf-8")
+    assert f":{','.join(map(str, whole[0]))} " in told
+
+
+def test_a_plan_whose_folders_were_built_again_is_refused(swept: Path, tmp_path: Path) -> None:
+    shutil.copytree(swept, tmp_path / "s")
+    make_plan([tmp_path / "s"], tmp_path / "p.json", slo=SLO, rate=100.0, for_triton=True, timeout=0.01)
+    plan = read_plan(tmp_path / "p.json")
+    (large,) = [
+        one for one in read_manifest(tmp_path / "s/builds/fp32").engines if one.plan.label == "batch8"
+    ]
+    engine = msgspec.structs.replace(
+        plan.engines[0], artifact=msgspec.structs.replace(large, path=f"s/builds/fp32/{large.path}")
+    )
+    write_atomically(
+        tmp_path / "p.json",
+        to_json(msgspec.structs.replace(plan, engines=(engine,), policy=BatchPolicy(max_batch=8))),
+    )
+    model = onnx.load(DIGITS)
+    model.graph.name = "another"
+    onnx.save(model, tmp_path / "another.onnx")
+    trtopt.build(tmp_path / "another.onnx", tmp_path / "s/builds/fp32", backend="onnxruntime", force=True)
+    with pytest.raises(ArtifactError, match="no longer has the model"):
+        trtopt.deploy(tmp_path / "p.json", tmp_path / "models")
+    assert not (tmp_path / "models").exists() or list((tmp_path / "models").iterdir()) == []
+
+
+def test_a_file_in_the_models_place_is_found_before_a_build(swept: Path, tmp_path: Path) -> None:
+    (tmp_path / "digits").write_text("ours")
+    notes: list[str] = []
+    with pytest.raises(OutputError):
+        trtopt.deploy(swept, tmp_path, listener=Listener(note=notes.append))
+    assert not any("building" in note for note in notes)
+    assert (tmp_path / "digits").read_text() == "ours"
 
 
 @given(st.sets(st.integers(1, 60), min_size=1))

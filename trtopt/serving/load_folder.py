@@ -74,7 +74,7 @@ class Opening:
 def opening_of(path: Path) -> Opening:
     """Read the manifest or the plan; for errors see `EnginePool.open`."""
     if not path.is_file():
-        _check_build_folder(path)
+        check_build_folder(path)
         engines = read_manifest(path).engines
         return Opening(path, "manifest", engines, measured_latencies(path, engines))
     plan = read_plan_at(path)
@@ -83,7 +83,7 @@ def opening_of(path: Path) -> Opening:
     return Opening(path.parent, "plan", engines, latencies, plan.workers, plan.policy)
 
 
-def _check_build_folder(path: Path) -> None:
+def check_build_folder(path: Path) -> None:
     """Raises ArtifactError if it is none; a faulty manifest is reported later."""
     with suppress(PermissionError):
         if not path.exists():

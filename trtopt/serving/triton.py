@@ -13,7 +13,6 @@ from trtopt.records import (
     Backend,
     BatchPlan,
     BatchPolicy,
-    BuildPlan,
     EngineArtifact,
     Shape,
     TensorSpec,
@@ -38,20 +37,27 @@ _KEPT = ("max_batch_size", "platform", "input", "output")
 class Served:
     """The engine that Triton is to run, and how: by a plan, or as a folder has it.
 
-    `samples` are the shapes of one sample, the longest. A batch size that the engine fixes is served as it
-    is: Triton batches only along an axis whose length varies (server issue 1105).
+    A batch size that the engine fixes is served as it is: Triton batches only along an axis whose length
+    varies (server issue 1105).
     """
 
     engine: EngineArtifact
     policy: BatchPolicy
     workers: int
-    samples: Mapping[str, Shape]
     plan: BatchPlan | None = None
 
     @property
     def is_batched(self) -> bool:
         """Whether Triton makes batches of requests."""
         return not self.engine.plan.batch.is_fixed
+
+    @property
+    def longest(self) -> Mapping[str, Shape]:
+        """By input, the longest shape that a request brings: of one sample where Triton makes batches."""
+        if self.plan is not None and self.is_batched:
+            (samples,) = self.plan.buckets.values()
+            return samples
+        return {name: shape.max[int(self.is_batched) :] for name, shape in self.engine.plan.shapes.items()}
 
 
 def triton_model(served: Served, name: str) -> tuple[str, str]:
@@ -71,25 +77,27 @@ def triton_model(served: Served, name: str) -> tuple[str, str]:
         )
     config = messages.ModelConfig(name=name, platform=platform, max_batch_size=batched * policy.max_batch)
     config.version_policy.latest.num_versions = 1
-    for spec in engine.inputs:
-        added = config.input.add(name=spec.name, data_type=_type(messages, spec))
-        if spec.name in build.io_layouts:
-            added.is_non_linear_format_io = True
-        _set_dims(added, _dims(build, spec)[batched:])
-    for spec in engine.outputs:
-        dims = [axis if isinstance(axis, int) else -1 for axis in spec.shape]
-        added = config.output.add(name=spec.name, data_type=_type(messages, spec))
-        if spec.name in build.io_layouts:
-            added.is_non_linear_format_io = True
-        _set_dims(added, dims[batched:])
+    for tensors, here in ((config.input, engine.inputs), (config.output, engine.outputs)):
+        for spec in here:
+            added, dims = tensors.add(name=spec.name, data_type=_type(messages, spec)), _dims(served, spec)
+            added.is_non_linear_format_io = spec.name in build.io_layouts
+            if added.is_non_linear_format_io and len(dims) != 3:
+                raise UsageError(
+                    f"{spec.name!r} is vectorised and has {len(dims)} axes, and Triton takes such with 3",
+                    "build again with a batch size that varies, or without the tensor's layout in --io",
+                )
+            added.dims.extend(dims or _ONE)
+            if not dims:  # Triton takes no empty `dims`: clients have one axis, which is reshaped away
+                added.reshape.SetInParent()
     group = messages.ModelInstanceGroup
     on_gpu = backend == TENSORRT
     instances = config.instance_group.add(
         count=served.workers, kind=group.KIND_GPU if on_gpu else group.KIND_CPU
     )
-    if on_gpu and build.multi_profile:
-        instances.profile.extend(str(index) for index in range(len(build.multi_profile)))
     if on_gpu:
+        # the server sets each profile to the largest batch, and fails where one begins above it
+        reached = [one.batch.min[0] <= policy.max_batch for one in build.multi_profile]
+        instances.profile.extend(str(index) for index, reaches in enumerate(reached) if reaches)
         config.optimization.cuda.graphs = True
         config.optimization.input_pinned_memory.enable = True
         config.optimization.output_pinned_memory.enable = True
@@ -168,16 +176,11 @@ def check_batch_axes(specs: Iterable[TensorSpec]) -> None:
         )
 
 
-def _dims(build: BuildPlan, spec: TensorSpec) -> list[int]:
-    """What the engine admits along each axis; -1 where that is a range."""
-    return [-1 if length is None else length for length in build.shapes[spec.name].fixed]
-
-
-def _set_dims(tensor: Any, dims: list[int]) -> None:
-    """Triton takes no empty `dims`: what has no axis but the batch has one for clients, reshaped away."""
-    tensor.dims.extend(dims or _ONE)
-    if not dims:
-        tensor.reshape.SetInParent()
+def _dims(served: Served, spec: TensorSpec) -> list[int]:
+    """The length of each axis that `config.pbtxt` has; -1 where the engine admits several."""
+    shape = served.engine.plan.shapes.get(spec.name)
+    axes = spec.shape if shape is None else shape.fixed
+    return [axis if isinstance(axis, int) else -1 for axis in axes[int(served.is_batched) :]]
 
 
 def _add_warmup(config: Any, messages: Any, served: Served) -> None:
@@ -185,8 +188,7 @@ def _add_warmup(config: Any, messages: Any, served: Served) -> None:
     for batch in sorted({1, served.policy.max_batch if served.is_batched else 1}):
         warmup = config.model_warmup.add(name=f"batch{batch}", batch_size=batch)
         for spec in served.engine.inputs:
-            whole = served.engine.plan.shapes[spec.name].max
-            dims = list(served.samples[spec.name] if served.is_batched else whole) or _ONE
+            dims = list(served.longest[spec.name]) or _ONE
             warmup.inputs[spec.name].CopyFrom(
                 messages.ModelWarmup.Input(data_type=_type(messages, spec), dims=dims, zero_data=True)
             )
@@ -248,9 +250,9 @@ def _inputs(served: Served) -> str:
     """Options of perf_analyzer: lengths of open axes, and zeros for what may be indices, which it draws."""
     inputs = served.engine.inputs
     lengths = "".join(
-        " --shape " + shlex.quote(f"{spec.name}:{','.join(map(str, served.samples[spec.name]))}")
+        " --shape " + shlex.quote(f"{spec.name}:{','.join(map(str, served.longest[spec.name]))}")
         for spec in inputs
-        if -1 in _dims(served.engine.plan, spec)[1:]
+        if -1 in _dims(served, spec)
     )
     has_integers = any("int" in spec.dtype for spec in inputs)
     return lengths + " --input-data=zero" * has_integers

@@ -14,7 +14,7 @@ import msgspec
 from trtopt.builder.shapes import batch_name, over_all, profiles_for
 from trtopt.device.backends import open_builder
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.files.atomic import lock, scratch_beside, write_atomically
+from trtopt.files.atomic import lock, scratch_folder, write_atomically
 from trtopt.files.manifests import check_plugins, is_build_folder, read_manifest, read_verified
 from trtopt.files.outputs import check_output, hashed_kind, with_hash, write_output
 from trtopt.measure.analysis.sweep_points import choices_of
@@ -27,10 +27,9 @@ from trtopt.records import (
     BuildPlan,
     EngineArtifact,
     OnnxArtifact,
-    Shape,
 )
 from trtopt.requests.serve import DeployRequest
-from trtopt.serving.load_folder import read_plan_at
+from trtopt.serving.load_folder import check_build_folder, read_plan_at
 from trtopt.serving.triton import (
     Served,
     check_backend,
@@ -68,7 +67,9 @@ class _Chosen:
 def deploy_triton(request: DeployRequest) -> Path:
     """Write an engine into a model repository, as the next version of a model; see `trtopt.deploy`."""
     source, repository = Path(request.source), Path(request.output)
-    name = source.resolve().stem if request.name is None else request.name
+    name, whole = request.name, source.resolve()
+    if name is None:  # a folder's name may have a dot that begins no suffix
+        name = whole.name.removesuffix(".sweep") if whole.is_dir() else whole.stem
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise UsageError(f"--name {name!r}: not a model name", "give --name of letters, digits, _, - and .")
     if not source.is_dir():
@@ -81,19 +82,18 @@ def deploy_triton(request: DeployRequest) -> Path:
     check_backend(largest.plan.backend)
     io = read_manifest(build).io if is_build_folder(build) else ()
     folder = repository / name
-    with lock(folder):  # what cannot be written is found before anything is built
+    if is_build_folder(folder) or is_sweep(folder):
+        raise UsageError(f"{folder}: is a build or a sweep, no model of Triton's", "choose another --name")
+    with lock(folder):
         config = folder / CONFIG
-        engine, content = _engine_for(chosen, config, request)
-        samples: dict[str, Shape] = {name: shape.max[1:] for name, shape in engine.plan.shapes.items()}
-        if chosen.plan is not None:
-            (samples,) = chosen.plan.buckets.values()
-        served = Served(engine, chosen.policy, chosen.workers, samples, chosen.plan)
+        if folder.exists():  # what cannot be written is found before anything is built
+            check_output(config, _CONFIG)
+        engine, content = _engine_for(chosen, request)
+        served = Served(engine, chosen.policy, chosen.workers, chosen.plan)
         file, text = triton_model(served, name)
         if config.is_file():
             check_successor(config.read_text("utf-8", errors="replace"), text, str(config))
         version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
-        if folder.is_dir():
-            check_output(config, _CONFIG)
         write_atomically(folder / str(version) / file, content)
         readme_file = folder / "README.md"  # others' words in it stay
         if not readme_file.exists() or (readme_file.is_file() and _README.is_own(readme_file)):
@@ -104,6 +104,7 @@ def deploy_triton(request: DeployRequest) -> Path:
 
 def _of_build(folder: Path) -> _Chosen:
     """All engines of a build folder; batches are made of what waits."""
+    check_build_folder(folder)
     engines = [(folder, engine) for engine in read_manifest(folder).engines]
     largest = max(engine.plan.batch.max[0] for _, engine in engines)
     return _Chosen(engines, BatchPolicy(max_batch=largest, max_delay_ms=0.0))
@@ -148,7 +149,7 @@ def _of_sweep(folder: Path, listener: Listener) -> _Chosen:
 # ── one engine for all batch sizes ──────────────────────────────────────────────────────────────────────
 
 
-def _engine_for(chosen: _Chosen, config: Path, request: DeployRequest) -> tuple[EngineArtifact, bytes]:
+def _engine_for(chosen: _Chosen, request: DeployRequest) -> tuple[EngineArtifact, bytes]:
     """The engine to serve, with its content: one that is there and runs what Triton requests, or a new one.
 
     Triton makes batches of any size up to the largest. Where the model fixes the batch it makes none.
@@ -158,8 +159,12 @@ def _engine_for(chosen: _Chosen, config: Path, request: DeployRequest) -> tuple[
     reach = sum(span.high - span.low + 1 for span in plan.spans)
     if len(chosen.engines) == 1 and (high == 1 or reach == plan.batch.max[0] > 1):
         return engine, _verified(chosen)
-    manifest = read_manifest(build)
-    graph = next(one for one in verified_graphs(build, manifest) if one.sha256 == plan.onnx_sha256)
+    graphs = verified_graphs(build, read_manifest(build)) if is_build_folder(build) else []
+    graph = next((one for one in graphs if one.sha256 == plan.onnx_sha256), None)
+    if graph is None:
+        raise ArtifactError(
+            f"{build}: no longer has the model that {plan.label} was built from", "measure and plan again"
+        )
     if graph.fixed_batch is not None:
         request.listener.note(
             f"the model fixes batch {graph.fixed_batch}: served without batching, as many rows a request; "
@@ -168,8 +173,6 @@ def _engine_for(chosen: _Chosen, config: Path, request: DeployRequest) -> tuple[
         return engine, _verified(chosen)
     check_batch_axes((*graph.inputs, *graph.outputs))
     check_plugins([engine], request.trust)
-    if config.exists():
-        check_output(config, _CONFIG)
     if len({one.plan.onnx_sha256 for _, one in chosen.engines}) > 1:
         request.listener.note(f"one engine has one graph: that of {plan.label} serves all batch sizes")
     builder = open_builder(plan.backend.name)
@@ -178,7 +181,7 @@ def _engine_for(chosen: _Chosen, config: Path, request: DeployRequest) -> tuple[
         f"building one engine with {counted(len(whole.profiles), 'optimisation profile')}, {whole.label}: "
         "Triton serves one engine, with batches of any size"
     )
-    with scratch_beside(config.parent.parent) as scratch:
+    with scratch_folder() as scratch:
         bench = Workbench(builder=builder, listener=request.listener).with_caches(Recipe(), scratch, None)
         (made,) = bench.build_again((graph,), (whole,), scratch)
         return made, (scratch / made.path).read_bytes()
