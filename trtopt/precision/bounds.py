@@ -132,6 +132,8 @@ LEAST_SQNR_DB = 20.0
 """Below it the error's energy exceeds a hundredth of the signal's."""
 
 LEAST_COSINE = 0.99
+ACCURATE = Bounds(min_cosine=LEAST_COSINE, min_sqnr=LEAST_SQNR_DB)
+"""What raises no alarm."""
 
 
 def accuracy_alarms(outputs: Sequence[OutputDifference]) -> tuple[str, ...]:

@@ -20,6 +20,11 @@ class Symptom(Record, frozen=True, kw_only=True):
     signature: str
     detail: str
 
+    @property
+    def look(self) -> tuple[str, str]:
+        """What is alike of two failures."""
+        return self.kind, self.signature
+
 
 class ReducedNode(Record, frozen=True, kw_only=True):
     """A node that is left."""

@@ -47,7 +47,7 @@ from trtopt.onnxio.model_info import dtype_name, read_onnx
 from trtopt.onnxio.node_subset import Ends, constant_tensors, subset_of
 from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.shape_inference import inferred, skeleton_at, types_of
-from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds
+from trtopt.precision.bounds import ACCURATE
 from trtopt.precision.observe import shards_of
 from trtopt.precision.running import part_of
 from trtopt.precision.search import minimal, short_start
@@ -271,14 +271,14 @@ class Journal:
         self._file = path.open("a+b")
         self._file.seek(0)
         header, *lines = self._file.read().splitlines(keepends=True) or [b""]  # JOURNAL, or new
-        self._found: dict[str, tuple[Symptom, ...]] = {}
+        self.found: dict[str, tuple[Symptom, ...]] = {}
         end = len(header)
         for line in lines:
             try:
                 step = msgspec.json.decode(line, type=Step)
             except msgspec.DecodeError:  # it was being written when the run was killed
                 break
-            self._found[step.key] = step.symptoms
+            self.found[step.key] = step.symptoms
             end += len(line)
         self._file.truncate(end)
         if not header:
@@ -288,12 +288,9 @@ class Journal:
         """The key of a step."""
         return hashlib.sha256(f"{self._terms} {subject!r}".encode()).hexdigest()[:32]
 
-    def get(self, key: str) -> tuple[Symptom, ...] | None:
-        """What a step found, if it was done."""
-        return self._found.get(key)
-
     def add(self, key: str, symptoms: tuple[Symptom, ...]) -> None:
         """Note what a step found, on the disk."""
+        self.found[key] = symptoms
         self._write(to_json(Step(key=key, symptoms=symptoms), indent=None))
 
     def close(self) -> None:
@@ -321,49 +318,45 @@ class Found:
     minimal: bool
 
 
+@dataclass
 class Trials:
     """Parts of a model, each judged once.
 
     `steps` counts them, `resumed` those that the journal had; `is_open`: an input leaves an axis open.
     """
 
-    def __init__(
-        self,
-        model: ModelFile,
-        values: Arrays,
-        judge: Judge,
-        scratch: Path,
-        journal: Journal,
-        request: ReduceRequest,
-        listener: Listener,
-    ) -> None:
-        self.steps = self.resumed = 0
-        self._model, self._values, self._judge, self._scratch = model, values, judge, scratch
-        self._journal, self._most, self._listener = journal, request.max_steps, listener
-        self._keeps_errors = request.condition == "fails"
-        graph = model.proto.graph
+    model: ModelFile
+    values: Arrays
+    judge: Judge
+    scratch: Path
+    journal: Journal
+    request: ReduceRequest
+    listener: Listener
+    steps: int = 0
+    resumed: int = 0
+
+    def __post_init__(self) -> None:
+        graph = self.model.proto.graph
         self._whole = tuple(range(len(graph.node)))
-        self._names = set(values) | {name_of(node) for node in graph.node}
+        self._names = set(self.values) | {name_of(node) for node in graph.node}
         self._names |= {item.name for item in (*graph.initializer, *graph.output)}
-        self.is_open = bool(_lengths(model.proto, values))
+        self.is_open = bool(_lengths(self.model.proto, self.values))
         self._ends_of: dict[bool, Ends] = {}
-        self._seen: dict[str, tuple[Symptom, ...]] = {}
+        self._seen: set[str] = set()
 
     def reduce(self) -> Found:
         """A part of which no node can be left out, or the smallest that was found in all steps."""
-        self._listener.plans(["reduce"])
+        self.listener.plans(["reduce"])
         seen = self.symptoms(self._whole, fixed=not self.is_open)
         if not seen:
             raise ModelError(
                 "the model does not fail like that, so there is nothing to reduce",
                 "try it on the data that it fails on (--data), the backend (--backend), or another --while",
             )
-        again = {_look(one) for one in self.symptoms(self._whole, fixed=not self.is_open, turn=1)}
-        symptom = next((one for one in seen if _look(one) in again), None)
+        again = {one.look for one in self.symptoms(self._whole, fixed=not self.is_open, turn=1)}
+        symptom = next((one for one in seen if one.look in again), None)
         if symptom is None:
-            raise MeasurementError(
-                f"the failure comes and goes: {seen[0].detail}", "find what makes it fail every time first"
-            )
+            raise _comes_and_goes(seen[0])
         self._kept, self._symptom = self._whole, symptom
         self._failing = [(self._whole, not self.is_open)]
         self._fixed = True  # open axes are kept open only where the failure needs them
@@ -373,19 +366,17 @@ class Trials:
             is_minimal = True
         except _Spent:
             is_minimal = False
-        others = tuple(one for one in seen if _look(one) != _look(symptom))
+        others = tuple(one for one in seen if one.look != symptom.look)
         for kept, fixed in sorted(self._failing, key=lambda one: len(one[0])):
             shown = self.symptoms(kept, fixed=fixed, turn=2)  # what was measured may not fail each time
-            if found := next((one for one in shown if _look(one) == _look(symptom)), None):
+            if found := next((one for one in shown if one.look == symptom.look), None):
                 is_smallest = len(kept) == len(self._kept)
                 return Found(kept, fixed, found, others, is_minimal and is_smallest)
-        raise MeasurementError(
-            f"the failure comes and goes: {seen[0].detail}", "find what makes it fail every time first"
-        )
+        raise _comes_and_goes(seen[0])
 
     def _narrow(self) -> None:
-        named = set(_words(self._symptom.detail))
-        nodes = self._model.proto.graph.node
+        named = {word.strip(".:") for word in _WORD.findall(self._symptom.detail)}
+        nodes = self.model.proto.graph.node
         hinted = [place for place in self._whole if name_of(nodes[place]) in named]
         if not (hinted and self._holds(hinted)):
             first = short_start(self._whole, self._holds)
@@ -396,8 +387,7 @@ class Trials:
         """Whether these nodes fail as the whole model does."""
         if not kept:
             return False
-        found = self.symptoms(kept, fixed=self._fixed)
-        if _look(self._symptom) not in map(_look, found):
+        if all(one.look != self._symptom.look for one in self.symptoms(kept, fixed=self._fixed)):
             return False
         if len(kept) <= len(self._kept):
             self._kept = tuple(sorted(kept))
@@ -406,33 +396,33 @@ class Trials:
 
     def symptoms(self, kept: Collection[int], *, fixed: bool, turn: int = 0) -> tuple[Symptom, ...]:
         """How a part fails; each `turn` is a run of its own."""
-        key = self._journal.key(sorted(kept), fixed, turn)
-        if key in self._seen:
-            return self._seen[key]
-        if self.steps >= self._most and not turn:
+        key = self.journal.key(sorted(kept), fixed, turn)
+        found = self.journal.found.get(key)
+        if found is not None and key in self._seen:
+            return found
+        if self.steps >= self.request.max_steps and not turn:
             raise _Spent
         self.steps += 1
         text = f"step {self.steps}: {len(kept)} of {len(self._whole)} nodes"
-        self._listener.progress(0, text, None)
-        found = self._journal.get(key)
+        self.listener.progress(0, text, None)
+        self._seen.add(key)
         if found is not None:
             self.resumed += 1
         else:
-            with tempfile.TemporaryDirectory(dir=self._scratch) as name:
+            with tempfile.TemporaryDirectory(dir=self.scratch) as name:
                 part = self.part(kept, Path(name), fixed=fixed)
                 is_whole = len(kept) == len(self._whole)
                 found = self._look_at(part, is_whole=is_whole) if part is not None else ()
-            self._journal.add(key, found)
-        self._seen[key] = found
+            self.journal.add(key, found)
         return found
 
     def _look_at(self, part: Part, *, is_whole: bool) -> tuple[Symptom, ...]:
         try:
-            found = self._judge(part)
+            found = self.judge(part)
         except (OutputError, BackendMissingError, NoGpuError):
             raise
         except TrtoptError as error:
-            if is_whole and (isinstance(error, UsageError) or not self._keeps_errors):
+            if is_whole and (isinstance(error, UsageError) or self.request.condition != "fails"):
                 raise
             text = f"{type(error).__name__}: {error.summary}"
             found = (Symptom(kind="error", signature=text, detail=text),)
@@ -453,13 +443,13 @@ class Trials:
     def part(self, kept: Collection[int], folder: Path, *, fixed: bool) -> Part | None:
         """The model of these nodes with its inputs in `folder`; None where it cannot begin where they do."""
         if fixed not in self._ends_of:
-            self._ends_of[fixed] = _ends(self._model.proto, self._values, fixed=fixed)
-        proto = subset_of(self._model.proto, kept, self._ends_of[fixed])
+            self._ends_of[fixed] = _ends(self.model.proto, self.values, fixed=fixed)
+        proto = subset_of(self.model.proto, kept, self._ends_of[fixed])
         if proto is None:
             return None
-        part = Part(folder / "model.onnx", folder / "inputs.npz", _sizes(proto, self._values), folder)
-        model_file.save(replace(self._model, proto=proto), part.model)
-        write_npz(part.data, {one.name: self._values[one.name] for one in proto.graph.input}, _WRITTEN_BY)
+        part = Part(folder / "model.onnx", folder / "inputs.npz", _sizes(proto, self.values), folder)
+        model_file.save(replace(self.model, proto=proto), part.model)
+        write_npz(part.data, {one.name: self.values[one.name] for one in proto.graph.input}, _WRITTEN_BY)
         return part
 
 
@@ -467,12 +457,10 @@ _WORD = re.compile(r"""[^\s'"`,;()\[\]{}=]+""")
 _NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]+|\d+(?:\.\d+)*(?:e[+-]?\d+)?)(?:[\s,x×]+\d+)*")
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip(".:") for word in _WORD.findall(text)]
-
-
-def _look(symptom: Symptom) -> tuple[str, str]:
-    return symptom.kind, symptom.signature
+def _comes_and_goes(symptom: Symptom) -> MeasurementError:
+    return MeasurementError(
+        f"the failure comes and goes: {symptom.detail}", "find what makes it fail every time first"
+    )
 
 
 def _shown(text: str, part: Part) -> str:
@@ -504,9 +492,9 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
             raise UsageError(f"{flag}: {reason}", "write it into the command")
         _check_bounds(request, "a command judges")
         return partial(_run_command, text, request.timeout), None
-    kind, colon, value = text.partition(":")
+    kind, _, value = text.partition(":")
     limit_ms = _number(value) if kind == "slower" else 0.0
-    if kind not in _KINDS or limit_ms is None or (colon and (kind in ("fails", "wrong") or not value)):
+    if not re.fullmatch("fails|wrong|unfused(:.+)?|slower:.+", text) or limit_ms is None:
         raise UsageError(
             f"--while {text!r}: no such condition",
             f"choose among {', '.join(CONDITIONS)}, or give a command that reads the file {{model}}: "
@@ -517,7 +505,7 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
     chosen = (choose_for_building if kind == "fails" else choose_for_running)(request.backend)
     builder = open_builder(chosen.name)
     runs = choose_for_running(None, chosen.name).name == chosen.name
-    bounds = request.bounds if request.bounds.any else DEFAULT_BOUNDS
+    bounds = request.bounds if request.bounds.any else ACCURATE
     make_recipe(request.profile, {})  # a mistake in it is found before any work
 
     def judge(part: Part) -> tuple[Symptom, ...]:
@@ -549,11 +537,6 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
         return tuple(_unfused(one) for one in found.unfused if value in ("", one.fusion))
 
     return judge, str(builder.backend)
-
-
-_KINDS = ("fails", "wrong", "unfused", "slower")
-DEFAULT_BOUNDS = Bounds(min_cosine=LEAST_COSINE, min_sqnr=LEAST_SQNR_DB)
-"""What outputs must meet unless other bounds are given: where trtopt raises an alarm."""
 
 
 def _check_bounds(request: ReduceRequest, reason: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import onnx
 
 from trtopt.errors import ModelError
-from trtopt.onnxio.graph_walk import Part, graphs_of, refill, subgraphs_of
+from trtopt.onnxio.graph_walk import Part, graphs_of, refill, subgraphs_of, take_name
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT, check, types_of
 from trtopt.onnxio.weights import converted
@@ -193,11 +193,11 @@ class _Converter:
 
     def _new(self, name: str, kind: int) -> str:
         """A name that no tensor has, for `name` in another type."""
-        return _fresh(name + _SUFFIX[kind], self._taken)
+        return take_name(name + _SUFFIX[kind], self._taken)
 
     def _cast(self, source: str, target: str, to: int) -> onnx.NodeProto:
         # The model may have been cast before, and have a node of that name.
-        name = _fresh(f"cast:{target}", self._nodes)
+        name = take_name(f"cast:{target}", self._nodes)
         return onnx.helper.make_node("Cast", [source], [target], name=name, to=to)
 
     def _is_needless(self, node: onnx.NodeProto, outputs: Collection[str]) -> bool:
@@ -241,17 +241,6 @@ class _Converter:
             for item in self._model.proto.graph.output:
                 if item.type.tensor_type.elem_type == FLOAT:
                     item.type.tensor_type.elem_type = self._low
-
-
-def _fresh(like: str, taken: set[str]) -> str:
-    """`like` or, where that is taken, the first with a number behind it that is not; it is taken then."""
-    name = like
-    count = 1
-    while name in taken:
-        count += 1
-        name = f"{like}{count}"
-    taken.add(name)
-    return name
 
 
 def _retype(node: onnx.NodeProto, low: int) -> None:

@@ -27,7 +27,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.onnxio.shape_inference import LOW
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds, accuracy_alarms, allowance_used
+from trtopt.precision.bounds import ACCURATE, accuracy_alarms, allowance_used
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
 from trtopt.precision.casting.decide import HEAVY, CastOptions, Decision
 from trtopt.precision.casting.rules import largest
@@ -41,8 +41,6 @@ from trtopt.requests.models import CastRequest
 
 _COMPARED = 64
 """How many samples the original and the result are compared on."""
-_ACCURATE = Bounds(min_cosine=LEAST_COSINE, min_sqnr=LEAST_SQNR_DB)
-"""What outputs on real samples must meet, else nodes are kept in FP32."""
 _RUNS = 40
 """The most runs over the compared samples to find which."""
 _OLDEST_CAST = 6
@@ -143,7 +141,7 @@ class _Cast:
     @property
     def used(self) -> float:
         """What the outputs that alarms judge use of the error that raises none; above 1 it is more."""
-        return allowance_used([item for item in self.differences if not item.integer], _ACCURATE)
+        return allowance_used([item for item in self.differences if not item.integer], ACCURATE)
 
 
 def _costs(proto: onnx.ModelProto, cast_options: CastOptions, decision: Decision) -> dict[str, float]:
