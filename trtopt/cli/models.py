@@ -55,8 +55,7 @@ def models(name: str | None, json: JsonOutput | None) -> None:
 
 def _collection(models: Sequence[Listed]) -> View:
     """A row per model: name, parameters, FLOPs of a sample, whether trained, inputs."""
-    from trtopt.report.inspection import short
-    from trtopt.report.view import Column, View, table
+    from trtopt.report.view import Column, View, short, table
 
     columns: list[Column[Listed]] = [
         Column("model", lambda one: one.name),

@@ -19,6 +19,7 @@ from trtopt.report.view import (
     mib_text,
     names_text,
     plain,
+    short,
     table,
     view_of,
 )
@@ -26,17 +27,6 @@ from trtopt.report.view import (
 _PARTS = 8
 """So many subgraphs have a row of their own."""
 _NAMES = 2
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def short(count: int | None) -> str:
-    """A count with three digits: 25.6M."""
-    if count is None:
-        return "?"
-    for size, letter in _PREFIXES:
-        if count >= size:
-            return f"{count / size:.3g}{letter}"
-    return str(count)
 
 
 @view_of.register

@@ -37,6 +37,7 @@ from trtopt.report.view import (
     mib_text,
     names_text,
     plain,
+    short,
     shown,
     table,
     view_of,
@@ -95,14 +96,6 @@ def peak_lines(peaks: DevicePeaks | None) -> list[str]:
     return lines
 
 
-def _scaled(count: int, unit: str) -> str:
-    """With an SI prefix, so that digits stand before the point: `8.2 GFLOP`, `295 kB`."""
-    for prefix, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= size:
-            return f"{shown(count / size, '.3g')} {prefix}{unit}"
-    return f"{count} {unit}"
-
-
 def engine_parts(engine: EngineProfile, peaks: DevicePeaks | None) -> Iterator[Block]:
     """All of one engine."""
     if engine.sum_ms:
@@ -139,7 +132,7 @@ def total_lines(engine: EngineProfile) -> list[str]:
 def roofline_lines(engine: EngineProfile) -> list[str]:
     """The model's minimum work, its floor, and the layers furthest above their floors."""
     difference = engine.roofline
-    lines = [f"model: {_scaled(difference.flops, 'FLOP')}, {_scaled(difference.bytes_moved, 'B')} at least"]
+    lines = [f"model: {short(difference.flops, ' ')}FLOP, {short(difference.bytes_moved, ' ')}B at least"]
     if difference.floor_ms and difference.measured_ms:
         lines.append(
             f"floor {difference.floor_ms:.3f} ms, measured {difference.measured_ms:.3f} ms, "

@@ -34,6 +34,7 @@ _WIDEST = 10_000
 """Columns of a table that is measured, not shown."""
 
 MOST_NOTES = 3
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
 
@@ -134,6 +135,17 @@ def shown(value: float | None, form: str) -> str:
         return UNKNOWN
     text = format(value, form)
     return f"{value:,.0f}" if form.endswith("g") and (abs(value) >= 1000 or "e+" in text) else text
+
+
+def short(count: int | None, space: str = "") -> str:
+    """A count with three digits and an SI prefix, after a space where a unit follows: 25.6M, 8.2 G."""
+    if count is None:
+        return "?"
+    rounded = float(f"{count:.3g}")  # 999,999 are 1M
+    for size, letter in _PREFIXES:
+        if rounded >= size:
+            return f"{rounded / size:.3g}{space}{letter}"
+    return f"{count}{space}"
 
 
 def cells_of(record: Record) -> dict[str, Any]:

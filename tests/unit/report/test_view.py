@@ -20,6 +20,7 @@ from trtopt.report.view import (
     grouped,
     note_lines,
     plain,
+    short,
     shown,
     table,
 )
@@ -207,3 +208,8 @@ def test_with_v_a_note_has_its_figures_and_some_are_only_there() -> None:
         "note: two groups discarded at batch 8",
         "note: copy-bound: 2 ms at batch 8: move less",
     ]
+
+
+def test_a_count_has_three_digits_and_the_prefix_that_they_need() -> None:
+    assert [short(one) for one in (None, 0, 999, 999_499, 999_500)] == ["?", "0", "999", "999k", "1M"]
+    assert f"{short(8_204_000_000, ' ')}FLOP" == "8.2 GFLOP"
