@@ -132,8 +132,13 @@ def _attention(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | 
 
 _PRODUCTS: dict[str, Callable[[Node, Sequence[Shape | None], Shape], int | None]] = {
     "Conv": _conv,
+    "ConvInteger": _conv,
     "ConvTranspose": _conv_transpose,
+    "Einsum": lambda node, shapes, out: None,  # its equation is not read
     "MatMul": _matmul,
+    "MatMulInteger": _matmul,
+    "QLinearConv": lambda node, shapes, out: _conv(node, shapes[2:], out),  # x, its scale and zero point, w
+    "QLinearMatMul": _matmul,
     "Gemm": _gemm,
     "LSTM": _recurrent,
     "GRU": _recurrent,

@@ -70,11 +70,11 @@ def _tensors_table(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], 
 
 
 def _model_lines(model: ModelContents) -> Iterator[str]:
-    yield f"operators: {_counts(model.operators)} ({counted(model.nodes, 'node')})"
+    yield f"operators: {_counts(model.operators) or 'none'} ({counted(model.nodes, 'node')})"
     kinds = (f"{one.dtype} {short(one.elements)} ({mib_text(one.size_bytes)})" for one in model.weights)
     yield f"parameters: {', '.join(kinds) or 'none'}"
     if model.weight_files:
-        yield f"weights outside the file: {', '.join(model.weight_files)}"
+        yield f"weights outside the file: {_some(model.weight_files)}"
     yield f"MACs: {'not known' if model.macs is None else short(model.macs)} at {_shapes_text(model)}"
     if model.qdq_types:
         yield f"Q/DQ: {', '.join(model.qdq_types)}"
@@ -117,6 +117,8 @@ def _capability_blocks(found: Capability) -> Iterator[Block]:
     ]
     yield table("Refused", columns, groups.items())
     yield Lines([f"{one.node or one.input}: {one.reason}" for one in found.refused], is_detail=True)
+    if not found.subgraphs:
+        return
     parts: list[Column[Subgraph]] = [
         Column("nodes", lambda one: len(one.nodes), ""),
         Column("from", lambda one: _some(one.inputs), fit="fold"),
@@ -128,7 +130,7 @@ def _capability_blocks(found: Capability) -> Iterator[Block]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """A few of many tensors."""
+    """A few of many names."""
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     return ", ".join(names[:_NAMES]) + more
 

@@ -64,7 +64,10 @@ _FORMATS = {
     b"\x89HDF": "an HDF5 file, as Keras writes models",
     b"\x93NUMPY": "a NumPy array",
     b"\x7fELF": "a native library or program",
-    b"\x80": "a Python pickle, as PyTorch's older checkpoints are",
+    **dict.fromkeys(
+        (b"\x80" + bytes([protocol]) for protocol in range(2, 6)),
+        "a Python pickle, as PyTorch's older checkpoints are",
+    ),
     b"\x1f\x8b": "a gzip archive",
 }
 """Other files, by their first bytes."""
@@ -163,7 +166,7 @@ def _inspect_model(path: Path, request: InspectRequest) -> tuple[ModelContents, 
     inputs = tuple(map(tensor_spec, real_inputs(file.proto)))
     shapes = _shapes_of(inputs, request)
     if open_axes := [*dict.fromkeys(_open_axes(inputs, request))]:
-        flags = " ".join(f"--axis {name}=N" for name in open_axes)
+        flags = " ".join(f"--axis {shlex.quote(f'{name}=N')}" for name in open_axes)
         notes.append(f"MACs are counted at length 1 of {', '.join(open_axes)}: {flags} gives others")
     return contents_of(file, shapes), tuple(notes)
 

@@ -54,6 +54,35 @@ def test_work_is_counted_at_the_lengths_that_are_given(tmp_path: Path) -> None:
         trtopt.inspect(path, axes={"T": 5})
 
 
+def test_work_of_quantised_products_is_counted_and_that_of_einsum_is_not_known(tmp_path: Path) -> None:
+    constants = "float s = {0.1}, uint8 z = {0}"
+    text = f"""g (float[N,4] x, uint8[4,5] w, uint8[6,4,1,1] k)
+        => (uint8[N,5] y, int32[N,5] v, uint8[N,6,1,1] u)
+        <{constants}, int64[4] t = {{0, 4, 1, 1}}>
+        {{q = QuantizeLinear(x, s, z) y = QLinearMatMul(q, s, z, w, s, z, s, z) v = MatMulInteger(q, w)
+          i = Reshape(q, t) u = QLinearConv(i, s, z, k, s, z, s, z)}}"""
+    found = trtopt.inspect(saved(text, tmp_path)).model
+    assert found is not None
+    assert found.macs == 2 * 4 * 5 + 4 * 6
+    found = trtopt.inspect(
+        saved(
+            'g (float[N,4] x, float[4,4] w) => (float[N,4] y) {y = Einsum<equation="ab,bc->ac">(x, w)}',
+            tmp_path,
+        )
+    ).model
+    assert found is not None
+    assert found.macs is None
+
+
+def test_the_flag_for_an_axis_can_be_pasted(tmp_path: Path) -> None:
+    path = saved("# w: float[16,8]\ng (float[N,S,16] x) => (float[N,S,8] y) {y = MatMul(x, w)}", tmp_path)
+    made = onnx.load(path)
+    made.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "past + 1"
+    onnx.save(made, path)
+    (note,) = trtopt.inspect(path).notes
+    assert "--axis 'past + 1=N'" in note
+
+
 def test_lengths_that_are_too_small_leave_the_work_unknown(tmp_path: Path) -> None:
     """A pool larger than its input makes an axis of negative length."""
     text = """# w: float[4,4]
@@ -178,6 +207,7 @@ def test_a_folder_lists_what_is_known_in_it(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "r.json").write_bytes(to_json(examples.report()))
     (tmp_path / "link.onnx").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "weights").write_bytes(b"\x80\x3f" * 8)  # bytes of any numbers, not a pickle
     assert [one.name for one in trtopt.inspect(tmp_path).members] == ["r.json"]
     (tmp_path / "r.json").unlink()
     with pytest.raises(WrongPathError):
@@ -225,6 +255,13 @@ def test_a_target_that_refuses_a_node_ends_with_3(target: str, tmp_path: Path) -
     assert [len(one.nodes) for one in found.subgraphs] == [1, 1, 1]
     assert [one.is_imported for one in found.subgraphs].count(True) == (1 if target == "rtx" else 0)
     assert CliRunner().invoke(cli, ["inspect", str(DIGITS), "--capability", target]).exit_code == 0
+
+
+def test_where_nothing_is_left_no_subgraphs_are_listed(tmp_path: Path) -> None:
+    path = saved("g (int8[N,4] x, int8[4,4] w) => (int32[N,4] y) {y = MatMulInteger(x, w)}", tmp_path)
+    found = trtopt.inspect(path, capability="8.6")
+    assert "Refused" in str(found.view)
+    assert "Subgraphs" not in str(found.view)
 
 
 def test_only_models_have_a_capability(build: Path) -> None:
