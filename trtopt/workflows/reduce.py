@@ -580,6 +580,11 @@ def _run_command(text: str, limit_s: float, part: Part) -> tuple[Symptom, ...]:
     """
     paths = {"{model}": part.model, "{data}": part.data}
     line = re.sub(r"\{(?:model|data)\}", lambda one: shlex.quote(str(paths[one[0]])), text)
+    if re.search("['\"]", text) and shlex.quote(str(part.model)) != str(
+        part.model
+    ):  # quoted twice, it is none
+        problem = f"{tempfile.gettempdir()}: has characters that the quotes in --while cannot hold"
+        raise UsageError(problem, "set TMPDIR to another folder")
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             ["sh", "-c", line],

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,16 @@ def test_what_does_not_fail_or_cannot_be_judged_is_refused(
     with pytest.raises(error):
         trtopt.reduce(DIGITS, tmp_path / "part.onnx", condition=condition)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_that_have_to_be_quoted_are_not_quoted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a b").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a b"))
+    with pytest.raises(UsageError, match="a b"):
+        trtopt.reduce(DIGITS, tmp_path / "part.onnx", condition="! sh -c 'grep -q Gemm {model}'")
+    assert trtopt.reduce(DIGITS, tmp_path / "p.onnx", condition="! grep -q Gemm {model}", max_steps=2)
 
 
 def test_a_failure_that_comes_and_goes_is_refused(tmp_path: Path) -> None:
