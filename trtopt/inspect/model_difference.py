@@ -327,11 +327,13 @@ def _weight_change(a: _Side, b: _Side, one: str, two: str) -> WeightChange | Non
         norm = moved = largest = 0.0
         values = (array_of(item, side.file.folder) for item, side in ((first, a), (second, b)))
         for old, new in zip(*map(stretches, values), strict=True):
-            before, step = old.astype(np.float64), new.astype(np.float64) - old.astype(np.float64)
+            before, after = old.astype(np.float64), new.astype(np.float64)
+            with np.errstate(invalid="ignore"):  # infinity in both is no step
+                step = np.where((before == after) | (np.isnan(before) & np.isnan(after)), 0, after - before)
             norm += float(np.square(before).sum())
             moved += float(np.square(step).sum())
-            largest = max(largest, float(np.abs(step).max(initial=0.0)))
-        relative = (moved / norm) ** 0.5 if norm else None
+            largest = float(np.maximum(largest, np.abs(step).max(initial=0.0)))
+        relative = (moved / norm) ** 0.5 if 0 < norm < np.inf else None
     texts = (tensor_spec(_declared(item)).type_text for item in (first, second))
     return WeightChange(
         weight=one, other=two, a=next(texts), b=next(texts), relative=relative, largest=largest

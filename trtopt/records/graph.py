@@ -59,7 +59,7 @@ class NodeChange(Record, frozen=True, kw_only=True):
 class WeightChange(Record, frozen=True, kw_only=True):
     """A weight in the same place of both: |B - A| / |A| by the Euclidean norm, and the largest |B - A|.
 
-    Both are None where the shapes differ, the first where A is 0.
+    Both are None where the shapes differ, the first where A is 0 or not finite.
     """
 
     weight: str

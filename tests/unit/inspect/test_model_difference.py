@@ -120,6 +120,17 @@ def test_a_weight_s_difference_is_measured() -> None:
     assert change.largest == pytest.approx(float(np.abs(values).max()) / 3, rel=1e-5)
 
 
+def test_infinity_in_both_does_not_hide_the_other_values() -> None:
+    made = _made(), _made()
+    for step, one in enumerate(made):
+        weight = one.graph.initializer[3]
+        values = onnx.numpy_helper.to_array(weight).copy()
+        values[0, :2] = np.inf, step
+        weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
+    (change,) = _differ(*made).weights
+    assert (change.relative, change.largest) == (None, 1.0)
+
+
 def test_another_connection_is_a_changed_node() -> None:
     other = _made()
     (node,) = (node for node in other.graph.node if node.output[0] == "a4")
