@@ -208,7 +208,9 @@ def _judge(path: Path, target: str, enter: Callable[[str], None]) -> tuple[Capab
         advice = [one for one in lint_model(path, target=target).advice if one.check in UNBUILDABLE]
         refused = tuple(Refusal(node=one.node, operator=one.op, reason=one.reason) for one in advice)
         unknown, judged_by = tuple(node.name for node in model.graph.node), "trtopt's table of operators"
-        notes = (f"no parser was asked: {error.problem.splitlines()[0]}: {error.remedy}",)
+        # what installs TensorRT installs its newest
+        remedy = error.remedy if job.backend == RTX else f"install TensorRT {target} where a GPU is"
+        notes = (f"no parser was asked: {error.problem.splitlines()[0]}: {remedy}",)
     else:
         refused, unknown = parsed.refused, parsed.unknown
         judged_by = f"the parser of {DISPLAYED[parsed.backend.name]} {parsed.backend.version}"

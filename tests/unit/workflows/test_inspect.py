@@ -260,6 +260,7 @@ def test_a_target_that_refuses_a_node_ends_with_3(target: str, tmp_path: Path) -
 def test_where_nothing_is_left_no_subgraphs_are_listed(tmp_path: Path) -> None:
     path = saved("g (int8[N,4] x, int8[4,4] w) => (int32[N,4] y) {y = MatMulInteger(x, w)}", tmp_path)
     found = trtopt.inspect(path, capability="8.6")
+    assert "install TensorRT 8.6" in found.notes[0]
     assert "Refused" in str(found.view)
     assert "Subgraphs" not in str(found.view)
 
