@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from inspect import cleandoc
 from typing import Any
 
@@ -85,9 +85,17 @@ def write() -> None:
     FOLDER.mkdir(exist_ok=True)
     present = {kind.__name__: schema_of(kind) for kind in records()}
     for name, schema in present.items():
-        (FOLDER / f"{name}.json").write_text(json.dumps(schema, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        (FOLDER / f"{name}.json").write_text(_text(schema), "utf-8")
     for name in published().keys() - present.keys():
         (FOLDER / f"{name}.json").unlink()
+
+
+def _text(schema: Schema) -> str:
+    """JSON with a line for each record, so that a change of one is a change of one line."""
+    line = partial(json.dumps, ensure_ascii=False)
+    head = [f" {line(name)}: {line(value)}" for name, value in schema.items() if name != "$defs"]
+    records = ",\n".join(f"  {line(name)}: {line(value)}" for name, value in schema["$defs"].items())
+    return "{\n" + ",\n".join([*head, ' "$defs": {\n' + records + "\n }"]) + "\n}\n"
 
 
 def record_of(text: bytes) -> type[Record] | None:
