@@ -166,3 +166,27 @@ def test_an_older_model_is_raised_first(tmp_path: Path) -> None:
         node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node if node.op_type != "Cast"
     }
     assert onnx.load(tmp_path / "o.onnx").opset_import[0].version == 17
+
+
+@pytest.mark.parametrize("is_dequantized", [False, True])
+def test_stored_weights_stay_as_they_are_or_are_written_in_16_bits(
+    is_dequantized: bool, tmp_path: Path
+) -> None:
+    made = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N,8] x) => (float[N,8] y) '
+        "<int8[8,8] n, float[8] s, int8[8] z> {w = DequantizeLinear<axis=1>(n, s, z) y = MatMul(x, w)}"
+    )
+    values = np.random.default_rng(0).integers(-127, 128, (8, 8)).astype(np.int8)
+    scales = np.linspace(0.01, 0.03, 8, dtype=np.float32)
+    for name, value in {"n": values, "s": scales, "z": np.zeros(8, np.int8)}.items():
+        made.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    del made.graph.value_info[:]
+    onnx.save(made, tmp_path / "in.onnx")
+    report = cast(tmp_path / "in.onnx", dequantize=is_dequantized)
+    assert report.verified
+    written = onnx.load(tmp_path / "out.onnx").graph
+    assert ("DequantizeLinear" in {node.op_type for node in written.node}) is not is_dequantized
+    types = {item.data_type for item in written.initializer}
+    assert (onnx.TensorProto.INT8 in types) is not is_dequantized
+    assert (onnx.TensorProto.FLOAT16 in types) is is_dequantized
+    assert all(one.sqnr_db is None or one.sqnr_db > 50 for one in report.differences)

@@ -259,6 +259,10 @@ class CastRequest(shared.Request):
             range=(13, 21),
         ),
     ] = None
+    dequantize: Annotated[
+        bool,
+        Option("Write weights behind DequantizeLinear in 16 bits too; without, they stay INT8 or FP8."),
+    ] = False
     run: Annotated[
         bool,
         Option(

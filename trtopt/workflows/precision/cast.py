@@ -33,7 +33,7 @@ from trtopt.precision.casting.decide import HEAVY, CastOptions, Decision
 from trtopt.precision.casting.rules import largest
 from trtopt.precision.compare import First, compare_outputs
 from trtopt.precision.observe import Reference, measure_peaks
-from trtopt.precision.running import casting_bytes
+from trtopt.precision.running import casting_bytes, with_weights_dequantized
 from trtopt.precision.search import ALLOWED, Found, Names, search
 from trtopt.printable import counted
 from trtopt.records.precision import CastReport, OutputDifference, VanishingWeight
@@ -76,7 +76,7 @@ def cast(
                 f"opset {opset_of(model.proto)}: its Cast is written in another way",
                 "export the model again with opset 13 or newer",
             )
-        wide = _wide(model)
+        wide = _wide(with_weights_dequantized(model) if request.dequantize else model)
         if request.opset is not None and request.opset > opset_of(wide.proto):
             wide = replace(wide, proto=deepcopy(wide.proto))  # the original is what the result is held to
             raise_opset(wide.proto, request.opset)
