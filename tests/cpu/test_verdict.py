@@ -45,32 +45,6 @@ def layer_ms(candidate: str, batch: int, node: onnx.NodeProto) -> float:
     return 2.0 if batch == 1 and node.name in LOSERS else 0.5
 
 
-def slow_vector_ms(candidate: str, batch: int, node: onnx.NodeProto) -> float:
-    """INT8 halves the convolution, and doubles the product."""
-    float_ms = {"Conv": 1.0, "Gemm": 0.25}.get(node.op_type, 0.0)
-    return float_ms if candidate == "fp16" else float_ms * {"Conv": 0.5, "Gemm": 2.0}.get(node.op_type, 1.0)
-
-
-def classifier(path: Path) -> Path:
-    """A convolution, a global pool and a Gemm, which is a matrix-vector product at one sample."""
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
-        net (float[N, 16, 8, 8] x) => (float[N, 32] y) {
-            conv = Conv (x, kernel)
-            pool = GlobalAveragePool (conv)
-            flat = Flatten (pool)
-            y = Gemm (flat, weight)
-        }""")
-    random = np.random.default_rng(5)
-    for name, shape in (("kernel", (32, 16, 3, 3)), ("weight", (32, 32))):
-        values = random.standard_normal(shape).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    for node in model.graph.node:
-        node.name = node.output[0]
-    onnx.save(model, path)
-    np.savez(path.with_suffix(".npz"), x=random.standard_normal((16, 16, 8, 8)).astype(np.float32))
-    return path
-
-
 # ── the whole loop, on scripted times ───────────────────────────────────────────────────────────────────
 
 
@@ -109,19 +83,6 @@ def test_regions_that_lose_stay_float_at_the_batch_size_where_they_do(
     ]
     assert requested[1] - requested[0] >= set(LOSERS)
     assert requested[0] & set(LOSERS) == set()
-
-
-def test_a_classifier_that_int8_makes_slower_at_one_sample_is_float_there_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    model = classifier(tmp_path / "net.onnx")
-    speeds = {"fp16_1": 1.0, "int8_1": 0.9, "int8_part1_1": 0.89, "fp16_8": 1.0, "int8_8": 0.8}
-    times = script(monkeypatch, slow_vector_ms, **speeds)
-    manifest = build(model, tmp_path / "out", {model: str(model.with_suffix(".npz"))})
-    assert times.in_turns[-1] == (1, ("fp16", "int8", "int8.part1"))
-    assert manifest.verdict is not None
-    assert [one.chosen for one in manifest.verdict.batches] == ["int8.part1", "int8"]
-    assert next(one for one in manifest.verdict.candidates if one.name == "int8.part1").left == ("y",)
 
 
 def test_int8_that_is_slower_is_not_selected(

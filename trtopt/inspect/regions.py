@@ -7,7 +7,6 @@ the least that can be left in float without new Q/DQ inside of what stays quanti
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -194,30 +193,6 @@ def _without(layers: Side, quantized: frozenset[str]) -> Side:
 
 def _ms(layers: Iterable[ProfiledLayer]) -> float:
     return sum(layer.ms or 0.0 for layer in layers)
-
-
-def losing_vectors(
-    graph: Graph, regions: Sequence[Region], a: EngineProfile, b: EngineProfile, threshold: float
-) -> tuple[str, ...]:
-    """The regions' matrix-vector products that take longer in `b` than in the float engine `a`, in order.
-
-    At one sample a classifier only reads its weights, and INT8 may cost more than it saves. `graph` has
-    the shapes at which both engines ran.
-    """
-    quantized = [name for one in regions for name in one.nodes]
-    vectors = {name for name in quantized if _is_vector(graph, graph.by_name[name])}
-    found: set[str] = set()
-    for ours, theirs in matched(a.layers, b.layers):
-        covered = {name for layer in (*ours, *theirs) for name in layer.onnx_nodes}
-        inside = covered.intersection(quantized)
-        if inside <= vectors and _ms(theirs) > _ms(ours) * (1 + threshold) > 0:
-            found |= inside
-    return tuple(name for name in quantized if name in found)
-
-
-def _is_vector(graph: Graph, node: Node) -> bool:
-    shape = graph.shapes.get(node.outputs[0])
-    return node.op in ("Gemm", "MatMul") and shape is not None and math.prod(shape[:-1]) == 1
 
 
 def losing(times: Sequence[RegionTime], total_ms: float, threshold: float) -> tuple[str, ...]:

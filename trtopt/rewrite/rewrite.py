@@ -202,7 +202,9 @@ def rewrite_model(
     typing = type_graph(frozen, io, data=data, check=check)
     original = typing.model
     proto, lowered = prepare.prepare(original.proto)
-    notes, failed = [*_on_shapes(loaded.proto, frozen.proto), *_on_defaults(original)], list[Undone]()
+    notes, failed = _on_defaults(original), list[Undone]()
+    if shapes:
+        notes = [*_on_shapes(loaded.proto, frozen.proto), *notes]
     if check:
         equivalence.check_outputs(original.proto)
     if dynamic_batch:

@@ -1,7 +1,5 @@
 """Regions of quantised nodes, and what each costs: graphs and lists of layer times."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -13,7 +11,6 @@ from trtopt.inspect.regions import (
     Region,
     find_regions,
     losing,
-    losing_vectors,
     region_times,
 )
 from trtopt.records import ProfiledLayer, RegionTime
@@ -179,35 +176,3 @@ def test_the_nodes_of_losing_regions_are_left_out_if_that_gains_something() -> N
 def test_nothing_is_left_out_where_all_win_or_all_lose() -> None:
     assert losing([region("a", -0.5, loses=False)], 2.0, 0.01) == ()
     assert losing([region("a", 0.5, loses=True), region("b", 0.5, loses=True)], 2.0, 0.01) == ()
-
-
-def head_of(rows: int) -> Graph:
-    """A convolution, and a quantised product of so many rows behind it."""
-    product = [*pair("k"), node("MatMul", "f_dq k_dq", "y")]
-    nodes = [*pair("x"), *conv("x_dq", "a"), node("Reshape", "a shape", "f"), *pair("f"), *product]
-    weights = {"w": zeros(4, 4, 1, 1), "k": zeros(4, 4), "shape": np.array([rows, 4]), **SCALE}
-    unique = {one.output[0]: one for one in nodes}  # type: ignore[attr-defined]
-    return graph(*unique.values(), inputs={"x": (rows, 4, 1, 1)}, weights=weights)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("rows", "ms", "left"), [(1, 0.0112, ("y",)), (1, 0.0091, ()), (1, 0.005, ()), (8, 0.0112, ())]
-)
-def test_a_matrix_vector_product_that_int8_makes_slower_is_left_out(
-    rows: int, ms: float, left: tuple[str, ...]
-) -> None:
-    floats = engine("a", profiled("c", "a", 1.0), profiled("g", "y", 0.0091))
-    quantised = engine("b", int8("c", "a", 0.5), int8("g", "y", ms))
-    graph_here = head_of(rows)
-    assert losing_vectors(graph_here, find_regions(graph_here), floats, quantised, 0.01) == left
-
-
-def test_a_vector_in_one_layer_with_what_is_quantised_besides_is_not_evaluated() -> None:
-    floats, quantised = engine("a", profiled("all", "a y", 1.0)), engine("b", int8("all", "a y", 2.0))
-    assert losing_vectors(head_of(1), find_regions(head_of(1)), floats, quantised, 0.01) == ()
-
-
-def test_a_product_of_unknown_shape_is_no_vector() -> None:
-    shapeless = dataclasses.replace(head_of(1), shapes={})
-    floats, quantised = engine("a", profiled("g", "y", 1.0)), engine("b", int8("g", "y", 2.0))
-    assert losing_vectors(shapeless, find_regions(shapeless), floats, quantised, 0.01) == ()

@@ -33,7 +33,7 @@ from trtopt.executors.api import run_jobs_of
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
-from trtopt.inspect.regions import find_regions, losing, losing_vectors, region_times
+from trtopt.inspect.regions import find_regions, losing, region_times
 from trtopt.measure.contracts import THRESHOLD, contract_for
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.loop.rounds import notes_of, pooled_ms, valid_rounds
@@ -431,8 +431,7 @@ class _PrecisionSelection:
                 regions = find_regions(graph)
                 times = region_times(regions, floats, profile, THRESHOLD)
                 self._regions[plan.label][entry.name] = times
-                vectors = losing_vectors(graph, regions, floats, profile, THRESHOLD)
-                if left := tuple(dict.fromkeys((*losing(times, profile.sum_ms, THRESHOLD), *vectors))):
+                if left := losing(times, profile.sum_ms, THRESHOLD):
                     made.setdefault((entry.name, left), []).append(plan)
         for number, ((name, left), plans) in enumerate(made.items(), 1):
             self._listener.note(f"{name}: {len(left)} nodes lose at {', '.join(one.label for one in plans)}")
