@@ -15,7 +15,7 @@ def test_the_demo_shows_engines_latency_and_a_report_and_overwrites_nothing(trto
     assert "batch32.engine" in shown
     assert "p99 ms" in shown
     made = {file.name for file in (trtopt_cli.folder / "trtopt-demo-2").iterdir()}
-    assert {"manifest.json", "result.json", "report.html"} <= made
+    assert {"manifest.json", "bench.json", "report.html"} <= made
     assert "trtopt-demo-2/report.html" in shown
     assert list((trtopt_cli.folder / "trtopt-demo").iterdir()) == []
     assert "name a new folder with --output" in trtopt_cli.fails(1, "demo", "--output", "trtopt-demo")

@@ -43,7 +43,7 @@ def test_a_latency_that_no_engine_keeps_exits_with_3_and_leaves_the_build_and_th
     found = from_json((trtopt_cli.folder / "found.json").read_bytes(), Optimized)
     assert (found.met, found.best, [point.batch for point in found.points]) == (False, None, [1])
     made = {file.name for file in (trtopt_cli.folder / "out").iterdir()}
-    assert {"manifest.json", "batch1.engine", "result.json", "report.html"} <= made
+    assert {"manifest.json", "batch1.engine", "bench.json", "report.html"} <= made
 
 
 def test_a_dynamic_axis_takes_the_length_that_the_error_asks_for(

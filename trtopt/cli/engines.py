@@ -421,7 +421,7 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
 def report(request: ReportRequest) -> None:
     """Write a folder's builds, results and profiles as an HTML page.
 
-    The page needs no network. DIR holds what `trtopt build -o DIR`, `trtopt bench --json DIR/result.json` and
+    The page needs no network. DIR holds what `trtopt build -o DIR`, `trtopt bench --json DIR/bench.json` and
     `trtopt profile -o DIR` write, all of it or some; or it is a sweep's folder. With a second folder the page
     shows both side by side, DIR_B against the baseline DIR.
     """
@@ -556,7 +556,7 @@ def demo(context: click.Context, output: Path | None) -> None:
     model = shipped_folder("models") / "digits" / "digits.onnx"
     samples = model.with_name("heldout.npz")
     _build_demo(context, [str(model), "-o", str(folder), "--batch", "1,8,32"])
-    result = ["--json", str(folder / "result.json")]
+    result = ["--json", str(folder / "bench.json")]
     _run_command(
         context, ["bench", str(folder), "--backend", "auto", *_BRIEFLY, "--data", str(samples), *result]
     )

@@ -25,6 +25,7 @@ from trtopt.requests.measure import BenchRequest
 from trtopt.requests.models import CheckRequest
 from trtopt.requests.recipe import recipe_of
 from trtopt.rewrite.lint import lint_model
+from trtopt.serving.load_folder import BENCH_FILE
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench, check_request
 from trtopt.workflows.build.build import BEST, build, default_output, obstacle
@@ -34,7 +35,6 @@ from trtopt.workflows.precision.check import check
 BATCHES = (1, 8, 32)
 """Built for where the model leaves the batch open and no batch sizes are given."""
 PERCENTILE = 99.0
-RESULT_FILE = "result.json"
 
 
 _RESULT = json_kind("trtopt.bench")
@@ -64,10 +64,10 @@ def optimize(request: OptimizeRequest, listener: Listener = SILENT) -> Optimized
         selection: dict[str, object] = {"precision": BEST, "calib": data, "bounds": bounds.given}
         recipe = recipe_of(request, batch=batch, backend=chosen, **selection)
     if folder.is_dir():
-        check_output(folder / RESULT_FILE, _RESULT)
+        check_output(folder / BENCH_FILE, _RESULT)
     manifest = build(source, folder, recipe, force=request.force, listener=listener)
     report = bench(replace(measuring, path=folder), listener)
-    write_output(folder / RESULT_FILE, to_json(report, indent=None), _RESULT)
+    write_output(folder / BENCH_FILE, to_json(report, indent=None), _RESULT)
     comparison = CheckRequest(folder, source, data=data, backend="auto", min_cosine=request.min_cosine)
     checked = check(comparison, listener)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}

@@ -138,7 +138,7 @@ def _nothing(folder: Path, left_out: dict[str, str]) -> ArtifactError:
     where = shlex.quote(str(folder))
     return WrongPathError(
         f"{folder}: holds nothing to report on: {found}",
-        f"`trtopt profile PATH -o {where}` and `trtopt bench PATH --json {where}/result.json` make what is",
+        f"`trtopt profile PATH -o {where}` and `trtopt bench PATH --json {where}/bench.json` make what is",
     )
 
 

@@ -252,7 +252,7 @@ def _steps(collected: Collected, deployed: Deployment | None) -> Iterator[str]:
     ]
     if deployed is None or stands_in:
         where = " on a machine with a GPU" if stands_in else ""
-        file = "result.json" if deployed is None else deployed.file
+        file = "bench.json" if deployed is None else deployed.file
         yield f"Measure it{where}: trtopt bench {source} {into(file)}"
     elif distrusted:  # on the same terms into the same file: in another one, they would stay on the page
         file, contract = distrusted[0]

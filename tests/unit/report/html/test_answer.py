@@ -162,7 +162,7 @@ def test_what_is_not_measured_comes_with_its_command_then_the_hints_with_their_r
     assert hint == "enqueue-bound at batch 8: launch the engine as a CUDA graph with --graph"
     manifest = on_another_backend()
     bench, _, check = steps(Collected(folder="d", name="d", manifest=manifest))
-    assert bench == "Measure it: trtopt bench d --json d/result.json"
+    assert bench == "Measure it: trtopt bench d --json d/bench.json"
     assert check.startswith("See whether it is accurate: trtopt check d --against ")
 
 
@@ -179,7 +179,7 @@ def test_figures_that_cannot_be_believed_are_measured_again_first_on_their_terms
         "Measure again when nothing disturbs it: trtopt bench MODEL.onnx --contract own --json d/result.json"
     )
     assert steps(hot, manifest=on_another_backend())[0] == (
-        "Measure it on a machine with a GPU: trtopt bench d --json d/result.json"
+        "Measure it on a machine with a GPU: trtopt bench d --json d/bench.json"
     )
 
 

@@ -110,7 +110,7 @@ def test_the_title_names_model_device_date_and_whether_to_trust_it() -> None:
 def test_a_build_alone_says_how_to_measure_it() -> None:
     shown = read(Collected(folder="/a folder", name="d", manifest=examples.manifest()))
     text = " ".join(shown.text["answer"].split())
-    assert "Measure it: trtopt bench '/a folder' --json '/a folder/result.json'" in text
+    assert "Measure it: trtopt bench '/a folder' --json '/a folder/bench.json'" in text
     assert "Find where the time goes: trtopt profile '/a folder' -o '/a folder'" in text
     assert "why" not in shown.text
     assert [attrs for _, attrs in shown.elements if "warning" in (attrs.get("class") or "")] == [
