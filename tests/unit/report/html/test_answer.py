@@ -179,7 +179,7 @@ def test_figures_that_cannot_be_believed_are_measured_again_first_on_their_terms
         "Measure again when nothing disturbs it: trtopt bench MODEL.onnx --contract own --json d/result.json"
     )
     assert steps(hot, manifest=on_another_backend())[0] == (
-        "Measure it on a machine with a GPU: trtopt bench d --json d/bench.json"
+        "Measure it on a machine with a GPU: trtopt bench d --json d/result.json"
     )
 
 
