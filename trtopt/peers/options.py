@@ -28,7 +28,7 @@ from trtopt.peers.shapes import Profile, profile_words
 
 Kind = Literal["translated", "no effect", "refused"]
 Read = Callable[[str], "str | None"]
-"""Reads a value that is no word of trtopt as it is; None: the option has no effect."""
+"""Reads a value that is no word of trtopt, unchanged; None: the option has no effect."""
 _PLACEHOLDER = re.compile(r"\{.*\}")
 _COUNTS = {"…": "+", "…]": "*", "]": "?", "...": argparse.REMAINDER}
 

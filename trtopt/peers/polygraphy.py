@@ -225,9 +225,7 @@ def _build(line: _Line, engine: str | None) -> list[str]:
             "copy the first to the second, and give the second to both",
         )
     if caches and "--save-timing-cache" not in line:
-        line.notes.append(
-            f"{line.by_name['--load-timing-cache'].text}: what is timed anew is added to the file"
-        )
+        line.notes.append(f"{line.by_name['--load-timing-cache'].text}: new timings are added to the file")
     return [*words, *(("--timing-cache", *caches) if caches else ())]
 
 

@@ -243,7 +243,7 @@ def _listed_engine(path: Path) -> EngineArtifact | None:
 def _engines_of(
     folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]
 ) -> tuple[tuple[EngineContents, ...], list[str]]:
-    """Engines of a build with the layers that lie beside them; and why an engine's are not known."""
+    """Engines of a build with the layers stored next to them; and why an engine's are not known."""
     found, notes = [], []
     for engine in engines:
         if engine.layers is None:

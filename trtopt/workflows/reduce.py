@@ -605,7 +605,7 @@ def _run_command(text: str, limit_s: float, part: Part) -> tuple[Symptom, ...]:
     if status in (0, _CANNOT_JUDGE):
         return ()
     if status in _NOT_RUN:
-        raise UsageError(f"the command cannot be run: {words or text}", "try it by hand on the model")
+        raise UsageError(f"the command cannot be run: {words or text}", "run it on the model yourself")
     number = status - _BY_SIGNAL if status > 0 else -status
     how = f"signal {number}" if 0 < number < signal.NSIG else f"exit {status}"
     texts = [f"{how}: {words}", how] if words else [how]
