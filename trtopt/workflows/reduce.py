@@ -366,7 +366,7 @@ class Trials:
             is_minimal = True
         except _Spent:
             is_minimal = False
-        others = tuple(one for one in seen if one.look != symptom.look)
+        others = tuple(one for one in seen if one.look != symptom.look and one.detail != symptom.detail)
         for kept, fixed in sorted(self._failing, key=lambda one: len(one[0])):
             shown = self.symptoms(kept, fixed=fixed, turn=2)  # what was measured may not fail each time
             if found := next((one for one in shown if one.look == symptom.look), None):
@@ -580,9 +580,8 @@ def _run_command(text: str, limit_s: float, part: Part) -> tuple[Symptom, ...]:
     """
     paths = {"{model}": part.model, "{data}": part.data}
     line = re.sub(r"\{(?:model|data)\}", lambda one: shlex.quote(str(paths[one[0]])), text)
-    if re.search("['\"]", text) and shlex.quote(str(part.model)) != str(
-        part.model
-    ):  # quoted twice, it is none
+    plain = str(part.model)
+    if re.search("['\"]", text) and shlex.quote(plain) != plain:  # quotes within quotes end them
         problem = f"{tempfile.gettempdir()}: has characters that the quotes in --while cannot hold"
         raise UsageError(problem, "set TMPDIR to another folder")
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as said:

@@ -125,6 +125,7 @@ if count("Add"): sys.exit(3)"""
     report = trtopt.reduce(refused, tmp_path / "part.onnx", condition=command_of(code, tmp_path))
     assert [node.op for node in report.nodes] == ["Det", "Add"]
     assert report.symptom.detail.startswith("exit 1: both")
+    assert report.others == ()  # its code alone is no failure besides
 
 
 def test_a_signal_and_a_hang_are_failures(refused: Path, tmp_path: Path) -> None:
