@@ -88,7 +88,7 @@ def model_difference(a: ModelFile, b: ModelFile, names: tuple[str, str]) -> Mode
 
 
 class _Side:
-    """One of the models, as it is matched."""
+    """One of the models, in the form that is matched."""
 
     def __init__(self, file: ModelFile, path: str) -> None:
         try:

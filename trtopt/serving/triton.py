@@ -37,7 +37,7 @@ _KEPT = ("max_batch_size", "platform", "input", "output")
 class Served:
     """The engine that Triton is to run, and how: by a plan, or as a folder has it.
 
-    A batch size that the engine fixes is served as it is: Triton batches only along an axis whose length
+    A batch size that the engine fixes is served unchanged: Triton batches only along an axis whose length
     varies (server issue 1105).
     """
 

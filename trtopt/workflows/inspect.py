@@ -146,7 +146,7 @@ def _size(path: Path) -> int:
 
 
 def _inspect_model(path: Path, request: InspectRequest) -> tuple[ModelContents, tuple[str, ...]]:
-    """An ONNX file; what `trtopt build` would refuse of it is a note, as it is a reason to look into it."""
+    """An ONNX file; what `trtopt build` would refuse of it is a note, for it is a reason to look into it."""
     try:
         file = load(path)
     except InvalidModelError:

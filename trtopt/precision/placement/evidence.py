@@ -141,7 +141,7 @@ ROWS = (
     Measured("ConvNeXtV2-T", _NORMED, 8, "H200", _8_6, "", -0.189, 32.08),
     Measured("ConvNeXtV2-T", _NORMED, 8, "H200", _8_6, "smoothing=off", -0.189, 31.99),
     Measured("ConvNeXtV2-T", _NORMED, 8, "H100", _8_6, "", -0.187, None),
-    # without the head, which is float by now
+    # from 8 on with the head in INT8, which is float by now
     Measured("ResNet-50", "", 1, "H200", _8_6, "", -0.213, 36.35),
     Measured("ResNet-50", "", 8, "H200", _8_6, "", -0.152, 33.85),
     Measured("ResNet-50", "", 32, "H200", _8_6, "", -0.309, 33.79),
@@ -155,7 +155,7 @@ def expected(
     """Every form that was measured anywhere and that this graph has a place for, the most promising first.
 
     `places` are the choices besides the default that change the graph, by form. Where graphs were measured
-    that have all of these places, others say nothing: what a form leaves as it is costs nothing there.
+    that have all of these places, others say nothing: what a form leaves unchanged costs nothing there.
     """
     fitting = [
         (row, forms) for row in ROWS if (forms := _restricted(parse_forms(row.forms), places)) is not None
