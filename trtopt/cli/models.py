@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.command import command
-from trtopt.cli.outputs import NOT_MET, JsonOutput, check_alarms, json_option, strict_option
+from trtopt.cli.outputs import NOT_MET, NOT_SHOWN, JsonOutput, check_alarms, json_option, strict_option
 from trtopt.cli.parameters import lint_check_names, model_names, node_names, offer
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def inspect(request: InspectRequest, json: JsonOutput | None) -> None:
     show_result(json, inspection)
     if result is not None:
         show_view(result.view, err=takes_stdout(json))
-    if inspection.capability is not None and inspection.capability.refused:
-        raise click.exceptions.Exit(NOT_MET)
+    if inspection.capability is not None and not inspection.capability.is_shown:
+        raise click.exceptions.Exit(NOT_MET if inspection.capability.refused else NOT_SHOWN)
 
 
 _FINDINGS_SHOWN = 5

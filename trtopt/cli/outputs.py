@@ -163,7 +163,7 @@ accuracy alarm (`--strict`)."""
 UNTRUSTWORTHY = 4
 """Figures are not trustworthy (`--strict`)."""
 NOT_SHOWN = 5
-"""B is not SLOWER than A, but not shown to be within the limit either."""
+"""B is not SLOWER than A, but not shown to be within the limit either; or no parser has imported a model."""
 
 strict_option = click.option(
     "--strict",

@@ -85,6 +85,11 @@ class Capability(Record, frozen=True, kw_only=True):
     subgraphs: tuple[Subgraph, ...]
     """The largest first."""
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the parser has imported all of the model."""
+        return not self.refused and all(one.is_imported for one in self.subgraphs)
+
 
 class EngineContents(Record, frozen=True, kw_only=True):
     """What is in an engine; its layers are known where the backend has described them."""

@@ -254,7 +254,8 @@ def test_a_target_that_refuses_a_node_ends_with_3(target: str, tmp_path: Path) -
     assert (len(found.refused), [one.operator for one in found.refused]) == (2, ["Foo", "Foo"])
     assert [len(one.nodes) for one in found.subgraphs] == [1, 1, 1]
     assert [one.is_imported for one in found.subgraphs].count(True) == (1 if target == "rtx" else 0)
-    assert CliRunner().invoke(cli, ["inspect", str(DIGITS), "--capability", target]).exit_code == 0
+    done = CliRunner().invoke(cli, ["inspect", str(DIGITS), "--capability", target])
+    assert done.exit_code == (0 if target == "rtx" else 5)  # no parser has shown it
 
 
 def test_where_nothing_is_left_no_subgraphs_are_listed(tmp_path: Path) -> None:
