@@ -123,14 +123,33 @@ def _status() -> int:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; nothing unfinished is left behind")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
-        _drop_output()
-        return 1
     except (TrtoptError, MemoryError, UnicodeEncodeError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader of the output has closed it, as `head` does
+            _drop_output()
+            return _code_of_signal(error) or 1
         problem = _problem(error)
         remedy = f"\n  → {visible_lines(problem.remedy)}" if problem.remedy else ""
         _fail(visible_lines(problem.problem) + remedy)  # quoted text cannot forge a line
-        return problem.exit_code
+        return _code_of_signal(error) or problem.exit_code
+
+
+class _Terminated(SystemExit):
+    """A signal ended the command; unlike the `SystemExit` of a user's own code."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(BY_SIGNAL + number)
+        self.number = number
+
+
+def _code_of_signal(error: BaseException | None) -> int | None:
+    """The exit code for the signal that `error` came after, while everything was being closed."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return INTERRUPTED
+        if isinstance(error, _Terminated):
+            return BY_SIGNAL + error.number
+        error = error.__context__
+    return None
 
 
 def _drop_output() -> None:
@@ -187,4 +206,4 @@ def _log(severity: str, text: str) -> None:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     """Exit through every `finally`, as Ctrl-C does."""
-    raise SystemExit(BY_SIGNAL + number)
+    raise _Terminated(number)

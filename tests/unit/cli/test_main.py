@@ -1,0 +1,40 @@
+"""How a command ends: the exit code, whatever happens on the way out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ENDED = """
+import os, signal, sys
+from trtopt.cli import main as command_line
+from trtopt.errors import DataError, DeviceError
+
+def run(**options):
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+    except SystemExit as error:  # as a user's own code may raise it
+        raise DataError("the loader failed", "mend it") from error
+    finally:
+        raise {error}
+
+command_line.cli.main = run
+command_line.main()
+"""
+
+
+@pytest.mark.parametrize("error", ['DeviceError("no answer", "run it again")', "BrokenPipeError()"])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_an_error_while_all_is_closed_does_not_hide_the_signal(
+    number: signal.Signals, code: int, error: str
+) -> None:
+    command = [sys.executable, "-c", ENDED.replace("{error}", error), str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
