@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import correlation, fmean
 from typing import Any
 
 import msgspec
@@ -26,8 +28,7 @@ from cells import ROOT, FailedError, OutOfTimeError, run_python
 
 sys.path.insert(0, str(ROOT))
 from trtopt.records import Ledger, LedgerEntry
-from trtopt.report.tuning import score_view
-from trtopt.workflows.tune.candidates import Prediction, predict, score_of
+from trtopt.workflows.tune.candidates import Prediction, predict
 from trtopt.workflows.tune.kinds import KINDS
 from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
@@ -141,10 +142,39 @@ def replay(files: list[Path]) -> None:
         )
         for one in ledgers
     ]
-    models = len({one.model for one in ledgers})
-    from rich.console import Console
+    entries = [entry for ledger in again for entry in ledger.entries]
+    print("| kind | measured | accepted | mean absolute error | rank correlation |\n|---|--:|--:|--:|--:|")
+    for name in (*(kind.name for kind in KINDS), "all"):
+        own = [one for one in entries if name in (one.kind, "all")]
+        if measured := [one for one in own if one.measured_gain is not None]:
+            print(score(name, measured))
 
-    Console(width=120).print(score_view(score_of(again, f"replayed without each of {models} models")))
+
+def score(name: str, measured: Sequence[LedgerEntry]) -> str:
+    """A row of the table: how good the predictions of measured candidates were."""
+    expected = [entry.expected_gain for entry in measured]
+    gains = [entry.measured_gain or 0.0 for entry in measured]
+    brought = [entry.measured_gain or 0.0 if entry.verdict == "accepted" else 0.0 for entry in measured]
+    accepted = sum(entry.verdict == "accepted" for entry in measured)
+    error = fmean(abs(a - b) for a, b in zip(expected, brought, strict=True))
+    rank = rank_correlation(expected, gains)
+    told = "–" if rank is None else f"{rank:+.2f}"
+    return f"| {name} | {len(measured)} | {accepted} | {error:.2%} | {told} |".replace("%", " %")
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Spearman's; None of fewer than three, or where all are equal."""
+    if len(a) < 3 or len({*a}) == 1 or len({*b}) == 1:
+        return None
+    return correlation(ranks(a), ranks(b))
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Equal ones share their mean."""
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2
+        for value in values
+    ]
 
 
 def predicted(ledger: Ledger, others: list[Ledger]) -> tuple[LedgerEntry, ...]:

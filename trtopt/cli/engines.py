@@ -375,15 +375,9 @@ def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | No
     require_reports(outcomes)
 
 
-@command("build.TuneRequest", optional=("model",))
-@click.option(
-    "--score",
-    is_flag=True,
-    help="Show how good predictions were on this machine, over all its ledgers.",
-)
+@command("build.TuneRequest")
 @json_option("trtopt.tuned", "the result")
-@click.pass_context
-def tune(context: click.Context, request: TuneRequest | None, score: bool, json: JsonOutput | None) -> None:
+def tune(request: TuneRequest, json: JsonOutput | None) -> None:
     """Search for a faster engine within a budget of time.
 
     Tries candidates for MODEL, an ONNX file, one by one, the highest expected gain per second first. Each is
@@ -394,19 +388,11 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
     it lists every candidate with the predicted and the measured gain. Exits with 3 if the baseline misses the
     accuracy bound.
     """
-    from trtopt.cli.console import listening, say, show_result, show_view
-    from trtopt.report.tuning import score_view
+    from trtopt.cli.console import listening, say, show_result
     from trtopt.workflows.tune.setup import default_folder
-    from trtopt.workflows.tune.tune import score as scored, tune as run
+    from trtopt.workflows.tune.tune import tune as run
     from trtopt.workflows.tune.tuned_folder import LEDGER
 
-    if score:
-        found = scored(context.params["backend"] or "auto", context.params["cache_dir"])
-        write_json(json, found)
-        show_view(score_view(found), err=takes_stdout(json))
-        return
-    if request is None:
-        raise click.UsageError("Missing argument 'MODEL'.")
     try:
         with listening() as listener:
             tuned = run(request, listener)

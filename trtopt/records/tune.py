@@ -179,31 +179,6 @@ class Tuned(Result, Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class PredictionScore(Record, frozen=True, kw_only=True):
-    """How good predictions were, of one kind of candidate or of all.
-
-    `mean_absolute_error` is of the expected gain against what the candidate brought: its gain where it was
-    accepted, else nothing. `rank_correlation` (Spearman's) is that of expected and measured gains; None where
-    there are fewer than three, or all are alike.
-    """
-
-    kind: str
-    count: int
-    accepted: int
-    mean_absolute_error: float
-    rank_correlation: float | None
-
-
-class TuneScore(Record, frozen=True, kw_only=True):
-    """The predictor's score over all ledgers of a machine."""
-
-    schema: str = "trtopt.tunescore/1"
-    device: str
-    ledgers: int
-    all: PredictionScore | None
-    kinds: tuple[PredictionScore, ...]
-
-
 # ── optimize ────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,4 +1,4 @@
-"""Results of `trtopt tune` and `trtopt optimize`: what was gained, the candidates, the predictor's score."""
+"""Results of `trtopt tune` and `trtopt optimize`: what was gained, the candidates."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from trtopt.records import (
     LedgerEntry,
     Optimized,
     OptimizedPoint,
-    PredictionScore,
     Trust,
     Tuned,
-    TuneScore,
 )
 from trtopt.report.view import (
     Block,
@@ -117,24 +115,6 @@ def ledger_table(ledger: Ledger) -> Table:
     ]
     caption = f"gains are shares saved, for {ledger.terms.objective}; in the order in which they were tried"
     return table("", columns, ledger.entries, caption=caption)
-
-
-def score_view(found: TuneScore) -> View:
-    """The predictor's score over a machine's ledgers."""
-    if found.all is None:
-        return View(f"{found.device}: no candidate was measured here yet; run trtopt tune first", [])
-    columns: list[Column[PredictionScore]] = [
-        Column("kind", lambda one: one.kind),
-        Column("measured", lambda one: one.count, ""),
-        Column("accepted", lambda one: one.accepted, ""),
-        Column("mean absolute error", lambda one: one.mean_absolute_error, ".2%"),
-        Column("rank correlation", lambda one: one.rank_correlation, "+.2f"),
-    ]
-    title = (
-        f"{found.device}: expected gains were {found.all.mean_absolute_error:.2%} off on average, over "
-        f"{found.all.count} candidates in {found.ledgers} ledgers"
-    )
-    return View(title, [table("", columns, (*found.kinds, found.all))])
 
 
 def _duration(seconds: float) -> str:

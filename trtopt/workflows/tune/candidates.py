@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import correlation, fmean
-from typing import Any, get_args
+from typing import Any
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.builder_settings import SETTINGS
@@ -16,8 +15,8 @@ from trtopt.inspect.graph import Graph, read_graph
 from trtopt.onnxio.model_file import load
 from trtopt.precision.placement.forms import forms_in
 from trtopt.recipe import Recipe
-from trtopt.records import Backend, DeviceInfo, Ledger, ProfiledLayer, TensorSpec, TuneScore
-from trtopt.records.tune import CandidateKind, LedgerEntry, PredictionScore
+from trtopt.records import Backend, DeviceInfo, ProfiledLayer, TensorSpec
+from trtopt.records.tune import CandidateKind, LedgerEntry
 from trtopt.workflows.profile.profile import read_profile
 from trtopt.workflows.tune.tuned_folder import Built
 
@@ -187,47 +186,3 @@ def predicted_cost_s(guess_s: float, history: Iterable[LedgerEntry]) -> float:
     past = [entry for entry in history if entry.predicted_cost_s > 0 and entry.verdict != "unchanged"]
     ratios = [entry.cost_s / entry.predicted_cost_s for entry in past]
     return guess_s * (GUESS_WEIGHT + sum(ratios)) / (GUESS_WEIGHT + len(ratios))
-
-
-def score(entries: Sequence[LedgerEntry], kind: str) -> PredictionScore | None:
-    """How good the predictions of measured candidates were; None if none was measured."""
-    measured = [entry for entry in entries if entry.measured_gain is not None]
-    if not measured:
-        return None
-    expected = [entry.expected_gain for entry in measured]
-    brought = [entry.measured_gain or 0.0 if entry.verdict == "accepted" else 0.0 for entry in measured]
-    return PredictionScore(
-        kind=kind,
-        count=len(measured),
-        accepted=sum(entry.verdict == "accepted" for entry in measured),
-        mean_absolute_error=fmean(abs(a - b) for a, b in zip(expected, brought, strict=True)),
-        rank_correlation=rank_correlation(expected, [entry.measured_gain or 0.0 for entry in measured]),
-    )
-
-
-def score_of(ledgers: Sequence[Ledger], device: str) -> TuneScore:
-    """The predictor's score over ledgers, in all and per kind."""
-    entries = [entry for ledger in ledgers for entry in ledger.entries]
-    kinds = [
-        score([entry for entry in entries if entry.kind == name], name) for name in get_args(CandidateKind)
-    ]
-    return TuneScore(
-        device=device,
-        ledgers=len(ledgers),
-        all=score(entries, "all"),
-        kinds=tuple(one for one in kinds if one is not None),
-    )
-
-
-def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Spearman's, equal values sharing their mean rank; None of fewer than three, or where all are equal."""
-    if len(a) < 3 or len({*a}) == 1 or len({*b}) == 1:
-        return None
-    return correlation(_ranks(a), _ranks(b))
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    return [
-        sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2
-        for value in values
-    ]

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.ort.host import present_cores
 from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import run_in_threads
 from trtopt.files.atomic import scratch_beside
-from trtopt.records import Ledger, TuneBaseline, Tuned, TuneScore
+from trtopt.records import Ledger, TuneBaseline, Tuned
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
@@ -28,12 +27,11 @@ from trtopt.workflows.tune.candidates import (
     evidence_of,
     predict,
     predicted_cost_s,
-    score_of,
 )
 from trtopt.workflows.tune.evaluation import Evaluation, Outcome, lowest_cosine
 from trtopt.workflows.tune.kinds import KINDS
 from trtopt.workflows.tune.setup import Setup, set_up
-from trtopt.workflows.tune.tuned_folder import Built, history_of, kept_baseline, stored_ledgers
+from trtopt.workflows.tune.tuned_folder import Built, history_of, kept_baseline
 
 _LIMIT_TIMES = 10
 """A candidate's build or measurement that takes so many times the whole baseline's has failed."""
@@ -159,13 +157,6 @@ def _race_result(setup: Setup, evaluation: Evaluation, ledger: Ledger, incumbent
     ledger = msgspec.structs.replace(ledger, final=final, lost_s=lost_s)
     setup.folder.save(ledger)
     return ledger
-
-
-def score(backend: str = "auto", cache_dir: str | Path | None = None) -> TuneScore:
-    """How good predictions were on this machine's device, over all its ledgers."""
-    builder = open_builder(choose_for_running(backend).name)
-    ledgers = stored_ledgers(builder.device, builder.backend.name, cache_dir)
-    return score_of(ledgers, f"{builder.backend.name} on {builder.device.name}")
 
 
 @dataclass

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from tests.support.ledgers import entry, won
 from trtopt.records import LedgerEntry
-from trtopt.workflows.tune.candidates import Prediction, predict, predicted_cost_s, rank_correlation, score
+from trtopt.workflows.tune.candidates import Prediction, predict, predicted_cost_s
 
 GUESS = Prediction(0.1, 0.5)
 SHARES = st.floats(0.01, 0.95)
@@ -69,28 +69,3 @@ def test_costs_shrink_towards_what_they_were(factor: float, count: int) -> None:
     assert min(100.0, 100.0 * factor) - 1e-6 <= found <= max(100.0, 100.0 * factor) + 1e-6
     more = predicted_cost_s(100.0, history * 20)
     assert abs(more - 100.0 * factor) <= abs(found - 100.0 * factor) + 1e-6
-
-
-def test_the_score_counts_errors_and_ranks_of_what_was_measured() -> None:
-    entries = [
-        won(0.05, predicted_gain=0.1, probability=0.5),
-        entry(measured_gain=-0.04, predicted_gain=0.02, probability=0.5),
-        entry(measured_gain=0.0, predicted_gain=0.04, probability=0.5),
-        entry(measured_gain=None, verdict="failed"),
-    ]
-    found = score(entries, "all")
-    assert found is not None
-    assert (found.count, found.accepted) == (3, 1)
-    assert found.mean_absolute_error == pytest.approx((0.0 + 0.01 + 0.02) / 3)  # what loses is not taken
-    assert found.rank_correlation == pytest.approx(1.0)
-
-
-def test_nothing_measured_has_no_score() -> None:
-    assert score([entry(measured_gain=None, verdict="failed")], "all") is None
-
-
-def test_ranks_share_their_mean_and_few_or_equal_ones_have_no_correlation() -> None:
-    assert rank_correlation([1, 2, 2, 3], [1, 5, 5, 9]) == pytest.approx(1.0)
-    assert rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
-    assert rank_correlation([1, 2], [1, 2]) is None
-    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None

@@ -1,4 +1,4 @@
-"""Ledgers of this machine: stored, found again by device and backend, scored, and refused for others."""
+"""Ledgers of this machine: stored, found again by device and backend, and refused for others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from trtopt.errors import ArtifactError
 from trtopt.recipe import Recipe, recipe_json
 from trtopt.records import Backend, FinalRace, Ledger, from_json, to_json
 from trtopt.workflows.provenance import check_same_terms
-from trtopt.workflows.tune.candidates import score_of
 from trtopt.workflows.tune.tuned_folder import (
     LEDGER,
     TunedFolder,
@@ -48,11 +47,6 @@ def test_a_longer_ledger_takes_the_place_of_the_shorter_one_of_its_run(tmp_path:
     assert sorted(len(one.entries) for one in found) == [1, 2]
     assert stored_ledgers(device, RTX.name, tmp_path) == []
     assert stored_ledgers(msgspec.structs.replace(device, name="another"), backend, tmp_path) == []
-    scored = score_of(found, "here")
-    assert scored.ledgers == 2
-    assert scored.all is not None
-    assert (scored.all.count, scored.all.accepted) == (3, 2)
-    assert [one.kind for one in scored.kinds] == ["builder-setting"]
 
 
 def test_a_damaged_ledger_is_left_out_of_the_history_and_refused_by_name(tmp_path: Path) -> None:
@@ -70,7 +64,6 @@ def test_a_ledger_with_candidates_of_a_kind_that_has_left_is_still_read(tmp_path
     (tmp_path / "ledger.json").write_text(text.replace(entry().kind, "region", 1))
     found = read_ledger(tmp_path / "ledger.json")
     assert [one.kind for one in found.entries] == ["region", won(0.1).kind]
-    assert [one.kind for one in score_of([found], "here").kinds] == [won(0.1).kind]
 
 
 def test_a_folder_that_an_earlier_version_tuned_is_refused_by_its_version(tmp_path: Path) -> None:
