@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trtopt.measure.loop.rounds import pooled_ms, valid_rounds
+from trtopt.measure.loop.interleaved import pooled_ms, valid_rounds
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, BenchReport, CompareReport, Manifest, from_json, read_versioned
 

@@ -56,7 +56,7 @@ from trtopt.device.api import Context, Device, DeviceBuffer, Session, Stream, Ta
 from trtopt.device.backends import open_target
 from trtopt.errors import GraphCaptureError
 from trtopt.files.manifests import read_manifest, read_verified
-from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
+from trtopt.measure.loop.inference_stream import device_buffers, fill, host_buffers
 from trtopt.measure.loop.sampling import no_garbage_collection
 from trtopt.measure.statistics.builds import spread
 

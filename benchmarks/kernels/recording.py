@@ -29,7 +29,7 @@ from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import Context, Device, Stream
 from trtopt.device.backends import open_target
 from trtopt.files.manifests import read_manifest, read_verified
-from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
+from trtopt.measure.loop.inference_stream import device_buffers, fill, host_buffers
 
 RUNS = 3
 WARM_RUNS = 5

@@ -16,8 +16,7 @@ from trtopt.data.random_inputs import random_batch
 from trtopt.device.backends import open_target
 from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.loop.run_pass import Subject
-from trtopt.measure.loop.sample_groups import measure
+from trtopt.measure.loop.sampling import Subject, measure
 from trtopt.measure.loop.stopping import Limits
 from trtopt.records import EngineRef
 

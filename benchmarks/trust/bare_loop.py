@@ -26,8 +26,7 @@ from trtopt.device.backends import open_target
 from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.loop.inference_stream import InferenceStream
-from trtopt.measure.loop.run_pass import Subject, terms_of
-from trtopt.measure.loop.sampling import Until, no_garbage_collection, sample
+from trtopt.measure.loop.sampling import Subject, Until, no_garbage_collection, sample, terms_of
 from trtopt.records import EngineRef
 
 ROUNDS = 5

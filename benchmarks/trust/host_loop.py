@@ -30,8 +30,7 @@ from trtopt.data.random_inputs import random_batch
 from trtopt.device.ort.runtime import KEY, OnnxRuntimeSession, OnnxRuntimeTarget
 from trtopt.measure.contracts import contract_named, with_terms
 from trtopt.measure.loop.inference_stream import InferenceStream, Query
-from trtopt.measure.loop.run_pass import terms_of
-from trtopt.measure.loop.sampling import Until, no_garbage_collection, sample
+from trtopt.measure.loop.sampling import Until, no_garbage_collection, sample, terms_of
 
 SIZES = {"identity": 0, "80": 80, "128": 128, "160": 160, "256": 256}
 PAIRS = 150

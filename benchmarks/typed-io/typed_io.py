@@ -45,8 +45,7 @@ from trtopt.measure.contracts import contract_named, one_in_flight
 from trtopt.measure.engine import vouched_engine
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.profiling_passes import time_layers
-from trtopt.measure.loop.run_pass import Subject
-from trtopt.measure.loop.sampling import Finished, Until, drive, no_garbage_collection
+from trtopt.measure.loop.sampling import Finished, Subject, Until, drive, no_garbage_collection
 from trtopt.measure.statistics.comparison import in_turns
 from trtopt.precision.compare import Deviation
 from trtopt.records import EngineRef

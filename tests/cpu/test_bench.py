@@ -25,7 +25,7 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.measure.load.arrivals import keeps_up
-from trtopt.measure.loop.sample_groups import MIN_TIMED, TIMED_SHARE
+from trtopt.measure.loop.sampling import MIN_TIMED, TIMED_SHARE
 from trtopt.records import BenchReport, from_json, to_json
 
 

@@ -24,7 +24,7 @@ from trtopt.cli.main import cli
 from trtopt.errors import ArtifactError, DeviceError, NoGpuError, TrtoptError
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.measure.analysis.outcomes import Comparisons
-from trtopt.measure.loop.rounds import latency_blocks, valid_rounds
+from trtopt.measure.loop.interleaved import latency_blocks, valid_rounds
 from trtopt.measure.statistics.comparison import MIN_LOADS, Verdict, compare as evaluator
 from trtopt.records import CompareReport, Job, read_versioned
 from trtopt.report.comparison import comparison_view

@@ -10,7 +10,7 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS
 from trtopt.errors import DeviceError, TrtoptError
-from trtopt.measure.outputs import OutputsJob
+from trtopt.measure.engine import OutputsJob
 from trtopt.processes import DONE
 from trtopt.workers.supervisor import run_all_jobs
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from trtopt.measure.contracts import contract_named, with_terms
-from trtopt.measure.loop.run_pass import Subject
-from trtopt.measure.loop.sample_groups import measure
+from trtopt.measure.loop.sampling import Subject, measure
 from trtopt.measure.loop.stopping import Limits
 from trtopt.records import Contract, EngineRef, Measurement
 

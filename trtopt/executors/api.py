@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from trtopt.builder.engine import BuildJob
 from trtopt.device.cuda.probe import first_gpu
 from trtopt.errors import TrtoptError
-from trtopt.measure.outputs import OutputsJob
+from trtopt.measure.engine import OutputsJob
 from trtopt.processes import OnProgress
 from trtopt.records import Job
 from trtopt.records.base import JobResult

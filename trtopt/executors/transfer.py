@@ -28,9 +28,8 @@ from trtopt.errors import (
 )
 from trtopt.executors.api import THIS_HOST
 from trtopt.files.atomic import scratch_folder, write_atomically
-from trtopt.measure.engine import BenchJob
+from trtopt.measure.engine import BenchJob, OutputsJob
 from trtopt.measure.loop.interleaved import InterleaveJob
-from trtopt.measure.outputs import OutputsJob
 from trtopt.onnxio.model_file import load
 from trtopt.processes import OnProgress
 from trtopt.records import EngineArtifact, Job, Record

@@ -1,28 +1,41 @@
-"""One engine in a worker: vouched for, measured in passes of their own, its kernels recorded, described."""
+"""One engine in a worker: vouched for, measured in passes of their own, described, started, run over data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trtopt.data import open_data
+from trtopt.data.fit import sample_axes
 from trtopt.data.random_inputs import random_batch
+from trtopt.data.readers import write_npz
 from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.device.memory_check import require_memory, warn_if_short
-from trtopt.errors import DeviceError, IncompatibleEngineError, MeasurementError
+from trtopt.device.sized_outputs import capture_inference
+from trtopt.errors import DeviceError, GraphCaptureError, IncompatibleEngineError, MeasurementError
 from trtopt.files.manifests import read_verified
 from trtopt.measure.contracts import with_terms
 from trtopt.measure.load.arrivals import Load
 from trtopt.measure.load.load_pass import LoadSettings, measure_load, search_load
-from trtopt.measure.loop.buffers import Inputs
-from trtopt.measure.loop.inference_stream import sets_of
+from trtopt.measure.loop.inference_stream import (
+    InferenceStream,
+    Inputs,
+    device_buffers,
+    fill,
+    host_buffers,
+    sets_of,
+)
 from trtopt.measure.loop.profiling_passes import follow_memory, record_kernels, record_ranges, time_layers
-from trtopt.measure.loop.run_pass import Subject
-from trtopt.measure.loop.sample_groups import measure
+from trtopt.measure.loop.sampling import Subject, measure
 from trtopt.measure.loop.stopping import Limits
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import (
@@ -43,6 +56,7 @@ from trtopt.records import (
     TensorSpec,
     TracedRun,
 )
+from trtopt.records.bench import ColdStart, StartPhase
 
 
 def check_fits(artifact: EngineArtifact, target: Target) -> None:
@@ -109,7 +123,7 @@ def _nbytes(specs: Iterable[TensorSpec], shapes: Mapping[str, Shape]) -> int:
     )
 
 
-# ── its passes ──────────────────────────────────────────────────────────────────────────────────────────
+# ── its passes ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Benched(Record, frozen=True, kw_only=True):
@@ -226,7 +240,7 @@ def input_batch(
     return open_data(data).first_batch(session.inputs, shapes, axes)
 
 
-# ── its kernels: jobs of their own, so that the tracer is in no process that measures latency ───────────
+# ── its kernels: jobs of their own, so that the tracer is in no process that measures latency ─────────
 
 
 class KernelJob(Job[KernelPass], frozen=True, kw_only=True, tag="kernels"):
@@ -263,7 +277,7 @@ def _loaded(target: Target, bench: BenchJob) -> Iterator[tuple[Session, Subject]
         yield session, subject_of(session, bench)
 
 
-# ── its own description, for external engines without a manifest ────────────────────────────────────────
+# ── its own description, for external engines without a manifest ──────────────────────────────────────
 
 
 class Described(Record, frozen=True, kw_only=True):
@@ -318,3 +332,148 @@ def _layers_of(session: Session) -> str | None:
     shapes = {name: shapes.opt for name, shapes in session.profiles[0].items()}
     with closing(session.context(shapes)) as context:
         return context.inspect()
+
+
+# ── one start of it in this process, which must be fresh: how long each phase takes ───────────────────
+
+
+_MODULE_LOADING = "CUDA_MODULE_LOADING"
+
+
+class ColdStarted(Record, frozen=True, kw_only=True):
+    """A cold-start job's result; `module_loading` is empty without a GPU."""
+
+    start: ColdStart
+    module_loading: str
+
+
+class ColdStartJob(Job[ColdStarted], frozen=True, kw_only=True, tag="cold_start"):
+    """A worker's job: start the engine once. `began_s` is when its process was started, by `time.monotonic`.
+
+    `page_cache` is the state that the engine's file was brought into before.
+    """
+
+    bench: BenchJob
+    page_cache: Literal["warm", "cold"]
+    began_s: float
+
+
+@contextmanager
+def _timed(ms: dict[StartPhase, float], phase: StartPhase) -> Iterator[None]:
+    """Note how long the block takes; a block that fails has no time."""
+    began_s = time.monotonic()
+    yield
+    ms[phase] = (time.monotonic() - began_s) * 1e3
+
+
+def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdStarted:
+    """Load the backend and the engine, run it twice and capture it, timing each phase."""
+    bench = job.bench
+    ms: dict[StartPhase, float] = {"process start": (time.monotonic() - job.began_s) * 1e3}
+    with ExitStack() as resources:
+        with _timed(ms, "library load"):
+            target = resources.enter_context(closing(open_target()))
+            check_fits(bench.artifact, target)  # what loads its library late does so here
+        with _timed(ms, "read"):
+            Path(bench.path).read_bytes()
+        engine = vouched_engine(target, Path(bench.path), bench.artifact, bench.shapes)
+        with _timed(ms, "deserialise"):
+            session = resources.enter_context(closing(target.load(engine)))
+        data = input_batch(session, bench.shapes, bench.data, bench.sample_axes)
+        with _timed(ms, "context"):
+            context = resources.enter_context(closing(session.context(bench.shapes)))
+            stream = resources.enter_context(closing(target.device.stream()))
+            buffers = device_buffers(target.device, context.bindings, resources)
+            context.bind(buffers)
+        host = host_buffers(target.device, context.bindings, data, resources)
+        fill(target.device, context.bindings, buffers, host, stream)
+        inferences: tuple[StartPhase, ...] = ("first inference", "second inference")
+        for phase in inferences:
+            with _timed(ms, phase):
+                context.enqueue(stream)
+                stream.synchronize()
+        refused = None
+        if bench.contract.graph:
+            try:
+                with _timed(ms, "graph capture"):
+                    capture_inference(target.device, context, stream, resources)
+            except GraphCaptureError as error:
+                refused = error.problem
+        on_gpu = target.device.info.kind == "gpu"
+    return ColdStarted(
+        start=ColdStart(page_cache=job.page_cache, ms=ms, graph_refused=refused),
+        module_loading=os.environ.get(_MODULE_LOADING, "DEFAULT") if on_gpu else "",
+    )
+
+
+# ── its outputs over DATA, written batch by batch for comparison ──────────────────────────────────────
+
+
+Arrays = dict[str, NDArray[np.generic]]
+ONE_QUERY = Contract(name="outputs", graph=False, transfers=True, queue_ahead=0, sync="spin")
+
+
+class OutputsJob(Job[int], frozen=True, kw_only=True, tag="outputs"):
+    """A worker's job: run an engine over `data`, as `trtopt.data.open_data` takes it; its result is how many
+    batches there were.
+
+    `inputs` are those of the model that the engine is compared with; batches of `batch` samples are filled up
+    to the engine's own. The outputs of each batch go into `folder`, named by `outputs_file`.
+    """
+
+    path: str
+    artifact: EngineArtifact
+    inputs: tuple[TensorSpec, ...]
+    data: str
+    batch: int
+    folder: str
+
+
+def outputs_file(folder: Path, index: int) -> Path:
+    """Where the outputs of batch number `index` are."""
+    return folder / f"{index:06}.npz"
+
+
+def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> int:
+    """Run the engine over all samples; returns how many batches there were.
+
+    Context and memory are kept while shapes stay the same.
+    """
+    engine = vouched_engine(target, Path(job.path), job.artifact, {})
+    count = 0
+    with closing(target.load(engine)) as session, ExitStack() as held:
+        kept: dict[str, Shape] = {}
+        for feed in open_data(job.data).batches(job.inputs, job.batch):
+            progress("outputs", None)
+            data = filled(feed, job.inputs, job.batch, job.artifact)
+            shapes = {spec.name: data[spec.name].shape for spec in session.inputs}
+            if shapes != kept:
+                held.close()
+                stream = InferenceStream(target.device, session, shapes, data, ONE_QUERY)
+                held.callback(stream.close)
+                kept = shapes
+            outputs = stream.outputs_for(data)
+            write_npz(
+                outputs_file(Path(job.folder), count),
+                {spec.name: outputs[spec.name] for spec in session.outputs},
+            )
+            count += 1
+    return count
+
+
+def filled(feed: Arrays, inputs: Sequence[TensorSpec], batch: int, engine: EngineArtifact) -> Arrays:
+    """The batch, its last sample repeated until it is one that the engine admits."""
+    first = {spec.name: 0 for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
+    axes = sample_axes(inputs) or first
+    counts = {name: feed[name].shape[axis] for name, axis in axes.items()}
+    rows = max(counts.values(), default=batch)
+    spans = engine.plan.spans
+    size = next((max(span.low, rows) for span in spans if rows <= span.high), rows)
+    return {
+        name: np.concatenate(
+            [array, np.repeat(array.take([-1], axes[name]), size - counts[name], axes[name])], axes[name]
+        )
+        if name in axes and counts[name] < size
+        else array
+        for name, array in feed.items()
+    }

@@ -24,21 +24,24 @@ from trtopt.device.ort.host import cpu_name, present_cores
 from trtopt.device.tensorrt.capability import ParseJob, parse
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.bandwidth import copy_bandwidth
-from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
 from trtopt.measure.engine import (
     Benched,
     BenchJob,
+    ColdStarted,
+    ColdStartJob,
     Described,
     DescribeJob,
     KernelJob,
+    OutputsJob,
     RangesJob,
     bench_engine,
     describe,
     record_engine_kernels,
     record_engine_ranges,
+    start_engine,
+    write_outputs,
 )
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
-from trtopt.measure.outputs import OutputsJob, write_outputs
 from trtopt.records import (
     EngineArtifact,
     Environment,

@@ -17,8 +17,14 @@ from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.measure.analysis.outcomes import Work
 from trtopt.measure.contracts import THRESHOLD, WARMUP_S, with_terms
-from trtopt.measure.loop.interleaved import BLOCK_QUERIES, InterleaveJob, LoadedEngine, Variant
-from trtopt.measure.loop.rounds import ValidRounds, latency_blocks
+from trtopt.measure.loop.interleaved import (
+    BLOCK_QUERIES,
+    InterleaveJob,
+    LoadedEngine,
+    ValidRounds,
+    Variant,
+    latency_blocks,
+)
 from trtopt.measure.statistics.comparison import RUN_BLOCKS, Block, Comparison, Noise, RunSpread, compare
 from trtopt.recipe import ANY_SIZES, Recipe, shape_flags
 from trtopt.records import (

@@ -15,11 +15,9 @@ from trtopt.builder.engine import BuildJob
 from trtopt.data.source import SamplesJob
 from trtopt.device.tensorrt.capability import ParseJob
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
-from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.engine import BenchJob, DescribeJob, KernelJob, RangesJob
+from trtopt.measure.engine import BenchJob, ColdStartJob, DescribeJob, KernelJob, OutputsJob, RangesJob
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
-from trtopt.measure.outputs import OutputsJob
 from trtopt.records import Job
 from trtopt.serving.trial_run import CostJob, TrialJob
 from trtopt.workers.jobs import JOBS, CopyJob, IdentifyJob, git_revision, type_of

@@ -143,7 +143,7 @@ def _modes(latency: Sequence[float]) -> Iterator[Finding]:
         yield Finding("latency has two modes", text)
 
 
-# ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── clocks ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def clocks_text(measurements: Sequence[Measurement]) -> str:
@@ -192,7 +192,7 @@ def _processes_text(count: int) -> str:
     return f"{count} other process{'es' if count > 1 else ''} on the GPU"
 
 
-# ── hints ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── hints ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:

@@ -21,8 +21,7 @@ from statistics import fmean, median, stdev
 import msgspec
 
 from trtopt.measure.contracts import TERMS, one_in_flight, with_terms
-from trtopt.measure.loop.interleaved import Variant
-from trtopt.measure.loop.rounds import ValidRounds
+from trtopt.measure.loop.interleaved import ValidRounds, Variant
 from trtopt.measure.statistics.comparison import by_load
 from trtopt.measure.statistics.intervals import student
 from trtopt.records import Contract, Samples, TurnSamples

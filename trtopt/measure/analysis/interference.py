@@ -93,7 +93,7 @@ def recorded(reasons: Sequence[tuple[str, ...]]) -> Interference:
     return Interference(groups, clocks_known=bool(groups))
 
 
-# ── the samples themselves ──────────────────────────────────────────────────────────────────────────────
+# ── the samples themselves ────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)

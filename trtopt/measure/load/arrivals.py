@@ -77,7 +77,7 @@ def arrivals_s(load: Load, duration_s: float, seed: int = 0) -> list[float]:
     return [time for time in times if time < duration_s]
 
 
-# ── the highest rate that keeps a latency ───────────────────────────────────────────────────────────────
+# ── the highest rate that keeps a latency ─────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)

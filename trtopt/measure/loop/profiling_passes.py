@@ -13,9 +13,8 @@ import msgspec
 from trtopt.device.api import AllocationTracker, Device, Session
 from trtopt.device.sized_outputs import capture_inference
 from trtopt.errors import DeviceMemoryError, GraphCaptureError, MeasurementError
-from trtopt.measure.loop.buffers import ready_context
-from trtopt.measure.loop.inference_stream import InferenceStream
-from trtopt.measure.loop.run_pass import Subject
+from trtopt.measure.loop.inference_stream import InferenceStream, ready_context
+from trtopt.measure.loop.sampling import Subject
 from trtopt.records import (
     MORE_CONTEXTS,
     Contract,
@@ -191,7 +190,7 @@ def _resident_bytes() -> int | None:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-# ── kernels ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── kernels ───────────────────────────────────────────────────────────────────────────────────────────
 #
 # Every launch of a number of inferences, under the device's tracer. A pass of its own records plain ones with
 # the ranges that the backend opens for its layers: they slow the host. Runs are then brought together: launch

@@ -397,7 +397,7 @@ def _earn(ratio: Ratio, threshold: float, more_helps: bool, what: str) -> tuple[
     return Verdict.UNDECIDED, Reason(ReasonCode.TOO_NOISY, text)
 
 
-# ── by signs ────────────────────────────────────────────────────────────────────────────────────────────
+# ── by signs ──────────────────────────────────────────────────────────────────────────────────────────
 #
 # Which engine of a pair was loaded first, and which ran first, is drawn at random. Whatever else made one of
 # them slow (what its load keeps, a neighbour that comes back every second, a clock that wanders) fell on

@@ -10,8 +10,7 @@ from pathlib import PurePath
 
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.findings import is_on_host, trust_of
-from trtopt.measure.analysis.outcomes import Comparisons
-from trtopt.measure.analysis.result_comparison import compare_reports
+from trtopt.measure.analysis.outcomes import Comparisons, compare_reports
 from trtopt.measure.analysis.sweep_points import Choices, choices_of, knee
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.summaries import figures_of

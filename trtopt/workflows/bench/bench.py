@@ -22,9 +22,8 @@ from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import ArtifactError, DeviceError, TrtoptError, UsageError
 from trtopt.executors.api import THIS_HOST, run_job
 from trtopt.files.page_cache import drop_from_cache
-from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import contract_for
-from trtopt.measure.engine import BenchJob, KernelJob, RangesJob
+from trtopt.measure.engine import BenchJob, ColdStartJob, KernelJob, RangesJob
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.stopping import EARLIEST_S
 from trtopt.processes import OnProgress

@@ -36,7 +36,7 @@ from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, region_times
 from trtopt.measure.contracts import THRESHOLD, contract_for
 from trtopt.measure.engine import BenchJob
-from trtopt.measure.loop.rounds import notes_of, pooled_ms, valid_rounds
+from trtopt.measure.loop.interleaved import notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import Comparison
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
 from trtopt.onnxio import model_file

@@ -11,7 +11,7 @@ from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants
 from trtopt.measure.analysis.outcomes import Compared, Comparisons, Gaps, Outcome
 from trtopt.measure.contracts import DURATION_S, TERMS, contract_for, contract_named
-from trtopt.measure.loop.rounds import notes_of, valid_rounds
+from trtopt.measure.loop.interleaved import notes_of, valid_rounds
 from trtopt.options import declared_in
 from trtopt.recipe import WHERE, batch_sizes
 from trtopt.records import CompareReport, Contract, EngineArtifact, InterleavedRun

@@ -20,10 +20,15 @@ from trtopt.measure.analysis.outcomes import (
     require_alike,
     unlike_work,
 )
-from trtopt.measure.loop.interleaved import LoadedEngine
-from trtopt.measure.loop.rounds import latency_blocks, ms_by_load, notes_of, pooled_ms, valid_rounds
-from trtopt.measure.statistics.builds import compare_builds
-from trtopt.measure.statistics.control import Control, Pair, evaluate_control, run_spread
+from trtopt.measure.loop.interleaved import (
+    LoadedEngine,
+    latency_blocks,
+    ms_by_load,
+    notes_of,
+    pooled_ms,
+    valid_rounds,
+)
+from trtopt.measure.statistics.builds import Control, Pair, compare_builds, evaluate_control, run_spread
 from trtopt.recipe import batch_sizes
 from trtopt.records import EngineArtifact, InterleavedRun, TensorSpec
 from trtopt.requests.measure import CompareRequest

@@ -9,8 +9,7 @@ from trtopt.errors import ArtifactError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.findings import measurements_of
-from trtopt.measure.analysis.outcomes import Comparisons
-from trtopt.measure.analysis.result_comparison import FILES_LIMIT, compare_reports
+from trtopt.measure.analysis.outcomes import FILES_LIMIT, Comparisons, compare_reports
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.recipe import batch_sizes
 from trtopt.records import STAGES, BenchReport, Samples, read_versioned

@@ -25,7 +25,7 @@ from trtopt.export.source_module import sibling_function
 from trtopt.export.spec import find, read_spec
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import MANIFEST
-from trtopt.measure.outputs import OutputsJob, filled, outputs_file
+from trtopt.measure.engine import OutputsJob, filled, outputs_file
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.element_types import numpy_dtype

@@ -13,7 +13,7 @@ from trtopt.measure.analysis.gap_ledger import (
 )
 from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.contracts import contract_named, one_in_flight
-from trtopt.measure.loop.rounds import ValidRounds
+from trtopt.measure.loop.interleaved import ValidRounds
 from trtopt.records import Contract, TurnSamples
 
 OLD, NEW = contract_named("trtexec-10"), contract_named("trtexec-11")

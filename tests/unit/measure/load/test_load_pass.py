@@ -22,8 +22,14 @@ from trtopt.measure.load.arrivals import (
     offered_rate,
     probe_s,
 )
-from trtopt.measure.load.load_pass import LoadSettings, bounds_of, load_settings, measure_load, search_load
-from trtopt.measure.load.open_loop import Bounds
+from trtopt.measure.load.load_pass import (
+    Bounds,
+    LoadSettings,
+    bounds_of,
+    load_settings,
+    measure_load,
+    search_load,
+)
 from trtopt.measure.loop.stopping import Limits
 from trtopt.records import BenchPoint, ClockReading, LoadPass, LoadSearch, Trust, from_json, to_json
 from trtopt.report.bench import load_lines

@@ -23,7 +23,7 @@ from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import GraphCaptureError
 from trtopt.measure.contracts import CONTRACTS
 from trtopt.measure.loop.inference_stream import InferenceStream
-from trtopt.measure.loop.sample_groups import measure
+from trtopt.measure.loop.sampling import measure
 from trtopt.records import Shape
 
 # ── graphs ──────────────────────────────────────────────────────────────────────────────────────────────

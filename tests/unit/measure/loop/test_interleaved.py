@@ -20,8 +20,10 @@ from trtopt.measure.loop.interleaved import (
     Variant,
     interleave,
     is_reload_due,
+    latency_blocks,
+    notes_of,
+    valid_rounds,
 )
-from trtopt.measure.loop.rounds import latency_blocks, notes_of, valid_rounds
 from trtopt.measure.statistics.comparison import MIN_LOADS, Verdict, compare, in_turns
 from trtopt.records import DeviceInfo, InterleavedRun
 

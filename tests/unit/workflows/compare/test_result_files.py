@@ -11,7 +11,7 @@ import pytest
 from tests.support import examples
 from tests.support.interleaved_runs import block
 from trtopt.errors import ArtifactError
-from trtopt.measure.analysis.result_comparison import compare_reports
+from trtopt.measure.analysis.outcomes import compare_reports
 from trtopt.records import BenchReport, KernelLaunch, KernelPass, Measurement, to_json
 from trtopt.workflows.compare.result_files import read_result
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from tests.support.interleaved_runs import run
-from trtopt.measure.loop.rounds import latency_blocks, notes_of, pooled_ms, valid_rounds
+from trtopt.measure.loop.interleaved import latency_blocks, notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import Verdict, compare
 from trtopt.records import ClockReading
 

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from trtopt.measure.statistics.builds import Pair, evaluate_control, noise_of_controls, run_spread
 from trtopt.measure.statistics.comparison import (
     Ratio,
     ReasonCode,
@@ -17,7 +18,6 @@ from trtopt.measure.statistics.comparison import (
     decide,
     noise_of,
 )
-from trtopt.measure.statistics.control import Pair, evaluate_control, noise_of_controls, run_spread
 from trtopt.measure.statistics.intervals import student
 
 

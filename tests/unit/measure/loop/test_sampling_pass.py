@@ -4,7 +4,7 @@ from tests.support.scripted_device.device import Script, ScriptedDevice
 from tests.support.scripted_runs import COMPUTE, D2H, ENQUEUE, H2D, SCRIPT, SUBJECT, Mode, counted, run, terms
 from trtopt.errors import MeasurementError
 from trtopt.measure.contracts import CONTRACTS
-from trtopt.measure.loop.sample_groups import MIN_TIMED, TIMED_SHARE
+from trtopt.measure.loop.sampling import MIN_TIMED, TIMED_SHARE
 from trtopt.measure.loop.stopping import Limits
 from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import Measurement

@@ -9,7 +9,7 @@ from tests.support.scripted_device.device import Script, ScriptedDevice
 from tests.support.scripted_device.parts import ScriptedEvent, scripted_stream
 from tests.support.scripted_runs import run, terms
 from trtopt.device.api import Stream
-from trtopt.measure.loop.sample_groups import GROUP_S, MIN_QUERIES, QUERIES_PER_WAITING_SLOT
+from trtopt.measure.loop.sampling import GROUP_S, MIN_QUERIES, QUERIES_PER_WAITING_SLOT
 from trtopt.measure.loop.stopping import Limits
 from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import ClockReading, Measurement

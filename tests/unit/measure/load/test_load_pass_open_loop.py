@@ -12,7 +12,7 @@ from tests.support.scripted_device.device import Script, ScriptedDevice, Scripte
 from tests.support.scripted_runs import SUBJECT, terms
 from trtopt.device.api import Event
 from trtopt.measure.load.arrivals import Load, arrivals_s
-from trtopt.measure.load.open_loop import Bounds, OpenLoop
+from trtopt.measure.load.load_pass import Bounds, OpenLoop
 from trtopt.measure.loop.inference_stream import InferenceStream
 
 TICK_MS = 1000 / 1024

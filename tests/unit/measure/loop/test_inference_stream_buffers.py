@@ -8,7 +8,7 @@ import pytest
 from tests.support.scripted_device.device import ScriptedDevice
 from trtopt.device.api import Binding
 from trtopt.errors import DataError
-from trtopt.measure.loop.buffers import array_in, host_buffers
+from trtopt.measure.loop.inference_stream import array_in, host_buffers
 
 
 def test_linear_data_is_packed_into_the_buffer_and_read_from_it_again() -> None:

@@ -10,7 +10,7 @@ from tests.support.scripted_device.device import Script, ScriptedDevice, Scripte
 from tests.support.scripted_runs import terms
 from tests.unit.measure.test_engine import job_in
 from trtopt.errors import ArtifactError
-from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
+from trtopt.measure.engine import ColdStarted, ColdStartJob, start_engine
 from trtopt.records import ColdStart
 from trtopt.records.bench import START_PHASES
 
