@@ -22,12 +22,9 @@ from trtopt.device.tensorrt.allocator import OutputMemory, make_allocator, make_
 from trtopt.device.tensorrt.library import Library, describe, load_plugins, make, make_logger
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.records import Backend, Plugin, Shape, ShapeRange, TensorSpec, suited
+from trtopt.records import Plugin, Shape, ShapeRange, TensorSpec, suited
 from trtopt.records.tensors import VECTORS
 from trtopt.targets import NUMPY_TYPES
-
-Errors = deque[str]
-"""What TensorRT logged last as errors, whichever engine it was about."""
 
 _ERRORS_KEPT = 16
 
@@ -38,78 +35,63 @@ class TensorRTTarget:
     def __init__(
         self, library: Library, device: Device, plugins: tuple[Plugin, ...] = (), *, nvtx: bool = False
     ) -> None:
-        self._library = library
+        self.library = library
         self.backend = library.backend
         self.device = device
         self._plugins = plugins
-        self._nvtx = nvtx
+        verbosity = library.trt.ProfilingVerbosity
+        self.nvtx_verbosity = verbosity.DETAILED if nvtx else verbosity.NONE
         # One logger for all engines, as TensorRT wants it: it keeps to the first one that it is given.
-        self._errors: Errors = deque(maxlen=_ERRORS_KEPT)
+        self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         self._logger = make_logger(library.trt, self._hear)
 
     def _hear(self, severity: str, message: str) -> None:
         if severity == "error":
             self._errors.append(message)
 
+    def last_errors(self) -> str:
+        """What TensorRT logged last as errors, whichever engine it was about."""
+        return "; ".join(list(self._errors)[-2:]) or "it logged no error"
+
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         """Deserialise an engine that the caller has vouched for."""
-        trt = self._library.trt
+        trt = self.library.trt
         self._errors.clear()
-        load_plugins(self._library, self._logger, self._plugins)
+        load_plugins(self.library, self._logger, self._plugins)
         runtime = make(trt.Runtime, self._logger)
         allocator = None
         if track is not None:
-            allocator = make_allocator(trt, self._library.target, self.device, track)
+            allocator = make_allocator(trt, self.library.target, self.device, track)
             runtime.gpu_allocator = allocator
         loaded = runtime.deserialize_cuda_engine(engine)
         if loaded is None:
-            raise _load_failure(self.backend, self._errors)
-        # Python keeps no reference to loggers and allocators: the session does.
-        keep_alive = (self._logger, allocator, runtime)
-        verbosity = trt.ProfilingVerbosity
-        nvtx = verbosity.DETAILED if self._nvtx else verbosity.NONE
-        return TensorRTSession(self._library, self.device, loaded, self._errors, keep_alive, nvtx)
+            raise self._load_failure()
+        return TensorRTSession(self, loaded, (allocator, runtime))
+
+    def _load_failure(self) -> Exception:
+        if any("emory" in message and "out of" in message.lower() for message in self._errors):
+            return DeviceMemoryError(
+                f"out of device memory while loading the engine ({self.last_errors()})",
+                "free the GPU, or load a smaller engine",
+            )
+        return IncompatibleEngineError(
+            f"{self.backend} cannot load this engine ({self.last_errors()})",
+            "engines fit one TensorRT version and GPU model: build again on this machine",
+        )
 
     def close(self) -> None:
         self.device.close()
 
 
-def _last(errors: Errors) -> str:
-    return "; ".join(list(errors)[-2:])
-
-
-def _load_failure(backend: Backend, errors: Errors) -> Exception:
-    text = _last(errors) or "it logged no error"
-    if any("emory" in message and "out of" in message.lower() for message in errors):
-        return DeviceMemoryError(
-            f"out of device memory while loading the engine ({text})",
-            "free the GPU, or load a smaller engine",
-        )
-    return IncompatibleEngineError(
-        f"{backend} cannot load this engine ({text})",
-        "engines fit one TensorRT version and GPU model: build again on this machine",
-    )
-
-
 class TensorRTSession:
     """A deserialised engine; see `device.api.Session`."""
 
-    def __init__(
-        self,
-        library: Library,
-        device: Device,
-        engine: Any,
-        errors: Errors,
-        keep_alive: tuple[object, ...],
-        nvtx: Any,
-    ) -> None:
-        self._library = library
-        self._device = device
-        self._engine = engine
-        self._errors = errors
+    def __init__(self, target: TensorRTTarget, engine: Any, keep_alive: tuple[object, ...]) -> None:
+        """`keep_alive` is what Python keeps no reference to, and the engine needs."""
+        self.target = target
+        self.engine = engine
         self._keep_alive = keep_alive
-        self._nvtx = nvtx
-        trt = library.trt
+        trt = target.library.trt
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         is_input = {name: engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
         self.inputs = tuple(self._spec(name) for name in names if is_input[name])
@@ -117,17 +99,17 @@ class TensorRTSession:
         self.profiles = profiles_of(engine, [spec.name for spec in self.inputs])
 
     def _spec(self, name: str) -> TensorSpec:
-        shape = tuple("?" if axis < 0 else axis for axis in self._engine.get_tensor_shape(name))
-        return TensorSpec(name=name, dtype=NUMPY_TYPES[self._engine.get_tensor_dtype(name).name], shape=shape)
+        shape = tuple("?" if axis < 0 else axis for axis in self.engine.get_tensor_shape(name))
+        return TensorSpec(name=name, dtype=NUMPY_TYPES[self.engine.get_tensor_dtype(name).name], shape=shape)
 
     def _layout(self, name: str) -> str:
         """The tensor's vectorised format; every other is linear."""
-        layout: str = self._engine.get_tensor_format(name).name.lower()
+        layout: str = self.engine.get_tensor_format(name).name.lower()
         return layout if layout in VECTORS else "nchw"
 
     @property
     def device_memory_bytes(self) -> int | None:
-        return int(getattr(self._engine, self._library.target.device_memory))
+        return int(getattr(self.engine, self.target.library.target.device_memory))
 
     def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> None:
         """None: a context's profiler reports layers."""
@@ -135,20 +117,20 @@ class TensorRTSession:
     def context(self, shapes: Mapping[str, Shape]) -> Context:
         """A new execution context for these input shapes, under the optimisation profile that suits them."""
         profile = profile_for(self.profiles, shapes)
-        context = self._engine.create_execution_context()
+        context = self.engine.create_execution_context()
         if context is None:
-            text = _last(self._errors) or "no error was logged"
             raise DeviceMemoryError(
-                f"no execution context could be made: {text}",
-                LESS_MEMORY,
+                f"no execution context could be made: {self.target.last_errors()}", LESS_MEMORY
             )
-        context.nvtx_verbosity = self._nvtx  # by default the engine's own, which enqueuing takes longer for
+        # by default the engine's own, which enqueuing takes longer for
+        context.nvtx_verbosity = self.target.nvtx_verbosity
         if len(self.profiles) > 1:
-            set_profile(context, profile, self._device, self._errors)
+            set_profile(context, profile, self.target)
         for spec in self.inputs:
             if not context.set_input_shape(spec.name, tuple(shapes[spec.name])):
                 raise DeviceError(
-                    f"input {spec.name!r} cannot be given shape {shapes[spec.name]}: {_last(self._errors)}",
+                    f"input {spec.name!r} cannot be given shape {shapes[spec.name]}: "
+                    f"{self.target.last_errors()}",
                     "see which shapes the engine was built for in its manifest",
                 )
         inputs = {spec.name for spec in self.inputs}
@@ -167,11 +149,11 @@ class TensorRTSession:
             )
             for spec in (*self.inputs, *self.outputs)
         )
-        return TensorRTContext(self._library, self._device, self._engine, context, bindings, self._errors)
+        return TensorRTContext(self, context, bindings)
 
     def close(self) -> None:
         """Give the engine back; contexts must be closed before."""
-        self._engine = None
+        self.engine = None
         self._keep_alive = ()
 
 
@@ -210,13 +192,13 @@ def profile_for(profiles: Sequence[Mapping[str, ShapeRange]], shapes: Mapping[st
     )
 
 
-def set_profile(context: Any, index: int, device: Device, errors: Errors) -> None:
+def set_profile(context: Any, index: int, target: TensorRTTarget) -> None:
     """Have a new context use a profile, before its shapes are set; what that enqueues is waited for."""
-    stream = device.stream()
+    stream = target.device.stream()
     try:
         if not context.set_optimization_profile_async(index, stream.handle):
             raise DeviceError(
-                f"optimisation profile {index} cannot be used: {_last(errors)}",
+                f"optimisation profile {index} cannot be used: {target.last_errors()}",
                 "build the engine again, or one engine per batch size, which needs no profiles",
             )
         stream.synchronize()
@@ -227,30 +209,24 @@ def set_profile(context: Any, index: int, device: Device, errors: Errors) -> Non
 class TensorRTContext:
     """An execution context with fixed shapes; see `device.api.Context`."""
 
-    def __init__(
-        self,
-        library: Library,
-        device: Device,
-        engine: Any,
-        context: Any,
-        bindings: tuple[Binding, ...],
-        errors: Errors,
-    ) -> None:
-        self._trt, target = library.trt, library.target
-        self._engine = engine
+    def __init__(self, session: TensorRTSession, context: Any, bindings: tuple[Binding, ...]) -> None:
+        self._target = target = session.target
+        self._engine = session.engine
         self._context = context
         self.bindings = bindings
-        self._errors = errors
         self._execute = context.execute_async_v3
         self._profiler: Any = None
-        self._sized = {one.name: OutputMemory(device, one.dtype) for one in bindings if one.is_data_dependent}
+        self._sized = {
+            one.name: OutputMemory(target.device, one.dtype) for one in bindings if one.is_data_dependent
+        }
         self._allocators = {
-            name: make_output_allocator(self._trt, target, memory) for name, memory in self._sized.items()
+            name: make_output_allocator(target.library.trt, target.library.target, memory)
+            for name, memory in self._sized.items()
         }
         for name, allocator in self._allocators.items():
             if not context.set_output_allocator(name, allocator):
                 raise DeviceError(
-                    f"TensorRT took no allocator for output {name!r}: {_last(errors)}",
+                    f"TensorRT took no allocator for output {name!r}: {target.last_errors()}",
                     "give the model outputs of a fixed size with a count",
                 )
 
@@ -261,7 +237,7 @@ class TensorRTContext:
                 continue
             if not self._context.set_tensor_address(binding.name, buffers[binding.name].address):
                 raise DeviceError(
-                    f"TensorRT took no buffer for {binding.name!r}: {_last(self._errors)}",
+                    f"TensorRT took no buffer for {binding.name!r}: {self._target.last_errors()}",
                     "see the messages above; TensorRT wants buffers aligned to 256 bytes",
                 )
 
@@ -283,7 +259,7 @@ class TensorRTContext:
             if memory.error is not None:
                 return memory.error
         return DeviceError(
-            f"TensorRT could not enqueue: {_last(self._errors) or 'no error was logged'}",
+            f"TensorRT could not enqueue: {self._target.last_errors()}",
             "see the messages above; a device that has met an error must be left and opened again",
         )
 
@@ -297,7 +273,7 @@ class TensorRTContext:
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """Attach a profiler; unless it is to report on request, every enqueue waits for its layers."""
-        self._profiler = _make_profiler(self._trt, report)
+        self._profiler = _make_profiler(self._target.library.trt, report)
         self.emit_ranges()  # whatever they may mean to a profiler
         self._context.enqueue_emits_profile = not on_request
         self._context.profiler = self._profiler
@@ -311,7 +287,7 @@ class TensorRTContext:
         self._context.nvtx_verbosity = self._engine.profiling_verbosity
 
     def inspect(self) -> str | None:
-        return describe(self._trt, self._engine, self._context)
+        return describe(self._target.library.trt, self._engine, self._context)
 
     def close(self) -> None:
         self._engine = None
