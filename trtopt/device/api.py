@@ -75,32 +75,31 @@ class Stream(Held, Protocol):
         """Let the host wait until the stream is empty."""
 
 
-class DeviceBuffer(Held, Protocol):
-    """Memory on the device."""
+class DeviceBuffer:
+    """Memory as the device sees it; `release` gives it back, unless somebody else does."""
 
-    @property
-    def address(self) -> int:
-        """Where it begins, for the device."""
+    def __init__(self, address: int, nbytes: int, release: Callable[[], object] | None = None) -> None:
+        self.address, self.nbytes = address, nbytes
+        self._release = release
 
-    @property
-    def nbytes(self) -> int:
-        """Its size."""
+    def close(self) -> None:
+        """Give it back, once: also where that fails."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
-class HostBuffer(Held, Protocol):
-    """Host memory, page-locked or pageable."""
+class HostBuffer(DeviceBuffer):
+    """Host memory, page-locked or pageable, whose bytes are `array`; its views end with it."""
 
-    @property
-    def address(self) -> int:
-        """Where it begins."""
+    def __init__(self, array: NDArray[np.uint8], release: Callable[[], object] | None = None) -> None:
+        super().__init__(int(array.ctypes.data), array.nbytes, release)
+        self.array = array
 
-    @property
-    def nbytes(self) -> int:
-        """Its size."""
-
-    @property
-    def array(self) -> NDArray[np.uint8]:
-        """The memory as bytes, shape [nbytes]."""
+    def close(self) -> None:
+        """Give it back, and let go of the bytes."""
+        self.array = np.empty(0, np.uint8)
+        super().close()
 
 
 class Graph(Held, Protocol):
@@ -298,21 +297,12 @@ class Binding:
         return max(1, int(np.prod(self.stored_shape, dtype=np.int64)) * self.dtype.itemsize)
 
 
-@dataclass(frozen=True)
-class SizedOutput:
-    """Where an inference left an output of data-dependent size: a `DeviceBuffer` until the next inference."""
+class SizedOutput(DeviceBuffer):
+    """Where an inference left an output of data-dependent size, dense, which the context releases."""
 
-    address: int
-    dtype: np.dtype[np.generic]
-    shape: Shape
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the dense array; 0 if it is empty."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-    def close(self) -> None:
-        """Nothing: the context releases it."""
+    def __init__(self, address: int, dtype: np.dtype[np.generic], shape: Shape) -> None:
+        super().__init__(address, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        self.dtype, self.shape = dtype, shape
 
 
 class Context(Held, Protocol):

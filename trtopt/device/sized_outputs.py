@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,24 +27,6 @@ def capture_inference(
     return graph.launcher(stream)
 
 
-@dataclass(frozen=True)
-class _View:
-    """The part of a host buffer that an output fills."""
-
-    array: NDArray[np.uint8]
-
-    @property
-    def address(self) -> int:
-        return int(self.array.ctypes.data)
-
-    @property
-    def nbytes(self) -> int:
-        return self.array.nbytes
-
-    def close(self) -> None:
-        """Nothing: the buffer is another's."""
-
-
 class SizedCopies:
     """Host memory for a context's outputs of data-dependent size; it grows with them."""
 
@@ -65,7 +46,7 @@ class SizedCopies:
                     buffer.close()
                 buffer = self._buffers[name] = self._device.pinned_buffer(max(1, output.nbytes))
             if output.nbytes:
-                self._device.copy_to_host(_View(buffer.array[: output.nbytes]), output, stream)
+                self._device.copy_to_host(HostBuffer(buffer.array[: output.nbytes]), output, stream)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Copies of the outputs, each in its own shape, once the stream has been waited for."""

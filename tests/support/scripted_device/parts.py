@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trtopt.device.api import Event, HostBuffer, Stream
 
@@ -97,25 +96,19 @@ class ScriptedEvent(Owned):
         return (self.at_s - since.at_s) * 1e3
 
 
-class ScriptedBuffer(Owned):
+class ScriptedBuffer(HostBuffer):
     """Memory that is counted."""
 
     def __init__(
         self, device: ScriptedDevice, nbytes: int, *, kind: Literal["device", "pinned", "pageable"] = "pinned"
     ) -> None:
-        super().__init__(device)
-        self.nbytes = nbytes
-        self.kind = kind
-        self.array: NDArray[np.uint8] = np.zeros(nbytes, np.uint8)
-        self.address = int(self.array.ctypes.data)
-        self._counted = nbytes if kind == "device" else 0
-        device.used += self._counted
+        super().__init__(np.zeros(nbytes, np.uint8), lambda: self._count(-1))
+        self._device, self.kind = device, kind
+        self._count(1)
 
-    def close(self) -> None:
-        """Give it back."""
-        if not self.closed:
-            self.device.used -= self._counted
-        super().close()
+    def _count(self, sign: int) -> None:
+        self._device.open += sign
+        self._device.used += sign * self.nbytes * (self.kind == "device")
 
 
 def is_pageable(buffer: HostBuffer) -> bool:

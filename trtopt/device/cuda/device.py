@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 from trtopt.device.api import (
     ActivityRecorder,
     ClockSensor,
+    DeviceBuffer,
     DeviceMemory,
     Event,
+    HostBuffer,
     Stream,
 )
 from trtopt.device.cuda.cupti import CuptiRecorder
 from trtopt.device.memory_check import LESS_MEMORY
 from trtopt.device.nvml import holders_of, open_sensor
 from trtopt.device.nvtx import NvtxMarks
-from trtopt.device.ort.host import HostMemory, poll
+from trtopt.device.ort.host import host_memory, poll
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.records import DeviceInfo
 
@@ -32,28 +34,6 @@ def failure(doing: str, name: str, *, is_out_of_memory: bool) -> DeviceError:
     if is_out_of_memory:
         return DeviceMemoryError(f"out of memory: {doing}", LESS_MEMORY)
     return DeviceError(f"CUDA failed: {doing}: {name}", "see whether nvidia-smi shows a healthy GPU")
-
-
-class CudaBuffer:
-    """See `device.api.DeviceBuffer`."""
-
-    def __init__(self, address: int, nbytes: int, release: Callable[[], object]) -> None:
-        self.address, self.nbytes = address, nbytes
-        self._release: Callable[[], object] | None = release
-
-    def close(self) -> None:
-        """Give it back, once: also where that fails."""
-        release, self._release = self._release, None
-        if release is not None:
-            release()
-
-
-class PinnedBuffer(CudaBuffer):
-    """See `device.api.HostBuffer`; after its release, views of `array` must not be used."""
-
-    def __init__(self, array: NDArray[np.uint8], release: Callable[[], object]) -> None:
-        super().__init__(int(array.ctypes.data), array.nbytes, release)
-        self.array = array
 
 
 class CudaDevice:
@@ -83,14 +63,12 @@ class CudaDevice:
     def event(self, *, blocking: bool = False, timed: bool = True) -> Event:
         return self._events(self, blocking, timed)
 
-    def device_buffer(self, nbytes: int) -> CudaBuffer:
+    def device_buffer(self, nbytes: int) -> DeviceBuffer:
         address, release = self._allocate(f"allocating {nbytes / 2**20:.1f} MiB on the device", nbytes)
-        return CudaBuffer(address, nbytes, release)
+        return DeviceBuffer(address, nbytes, release)
 
-    def pinned_buffer(self, nbytes: int) -> PinnedBuffer:
-        return PinnedBuffer(
-            *self._lock_pages(f"page-locking {nbytes / 2**20:.1f} MiB of host memory", nbytes)
-        )
+    def pinned_buffer(self, nbytes: int) -> HostBuffer:
+        return HostBuffer(*self._lock_pages(f"page-locking {nbytes / 2**20:.1f} MiB of host memory", nbytes))
 
     def _allocate(self, doing: str, nbytes: int) -> tuple[int, Callable[[], object]]:
         """The address of device memory, and what gives it back."""
@@ -100,8 +78,8 @@ class CudaDevice:
         """Page-locked host memory, and what gives it back."""
         raise NotImplementedError
 
-    def pageable_buffer(self, nbytes: int) -> HostMemory:
-        return HostMemory(nbytes)
+    def pageable_buffer(self, nbytes: int) -> HostBuffer:
+        return host_memory(nbytes)
 
     def wait_any(self, events: Sequence[Event], until_s: float) -> None:
         poll(events, until_s)

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trtopt.device.api import (
     ActivityRecorder,
@@ -97,23 +96,16 @@ class HostMark(HostEvent):
         """Nothing to note."""
 
 
-class HostMemory:
+def host_memory(nbytes: int) -> HostBuffer:
     """Host memory: a device buffer of the host, and a pageable buffer of any device."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        try:
-            whole = np.empty(nbytes + _ALIGNMENT, np.uint8)
-        except MemoryError:
-            raise DeviceMemoryError(
-                f"out of host memory: allocating {nbytes / 2**20:.1f} MiB", "use a smaller batch"
-            ) from None
-        start = -whole.ctypes.data % _ALIGNMENT
-        self.array: NDArray[np.uint8] = whole[start : start + nbytes]
-        self.address = int(self.array.ctypes.data)
-
-    def close(self) -> None:
-        self.array = np.empty(0, np.uint8)
+    try:
+        whole = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    except MemoryError:
+        raise DeviceMemoryError(
+            f"out of host memory: allocating {nbytes / 2**20:.1f} MiB", "use a smaller batch"
+        ) from None
+    start = -whole.ctypes.data % _ALIGNMENT
+    return HostBuffer(whole[start : start + nbytes])
 
 
 class HostDevice:
@@ -132,22 +124,18 @@ class HostDevice:
     def event(self, *, blocking: bool = False, timed: bool = True) -> HostEvent:
         return HostEvent() if timed else HostMark()
 
-    def device_buffer(self, nbytes: int) -> HostMemory:
-        return HostMemory(nbytes)
+    def device_buffer(self, nbytes: int) -> HostBuffer:
+        return host_memory(nbytes)
 
-    def pinned_buffer(self, nbytes: int) -> HostMemory:
-        """Host memory; locking its pages would change nothing here."""
-        return HostMemory(nbytes)
-
-    def pageable_buffer(self, nbytes: int) -> HostMemory:
-        return HostMemory(nbytes)
+    pageable_buffer = device_buffer
+    pinned_buffer = device_buffer  # locking its pages would change nothing here
 
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
-        assert isinstance(target, HostMemory)
+        assert isinstance(target, HostBuffer)
         np.copyto(target.array, source.array)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        if isinstance(source, HostMemory):
+        if isinstance(source, HostBuffer):
             np.copyto(target.array, source.array)
         else:
             ctypes.memmove(target.address, source.address, target.nbytes)
