@@ -37,6 +37,7 @@ from trtopt.files.atomic import (
     temporary_file,
 )
 from trtopt.files.bounded_reading import open_regular
+from trtopt.files.formats import OtherFormat, format_of
 from trtopt.files.outputs import Kind, check_output
 from trtopt.onnxio.external_data import (
     check_values,
@@ -337,15 +338,6 @@ def _skeleton(data: Any, location: str) -> bytes:
     return bytes(out)
 
 
-_WEIGHTS = "write its model as ONNX with trtopt export, which takes a file of weights as --checkpoint"
-_FROM_ENGINE = "give the ONNX file that this engine was built from; trtopt bench measures engines"
-_OTHER_FORMATS = {
-    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _WEIGHTS),
-    **dict.fromkeys((".engine", ".plan", ".trt"), _FROM_ENGINE),
-}
-"""What to do with files of other formats, by their suffix."""
-
-
 def read_message(path: Path, location: str | None = None) -> onnx.ModelProto:
     """The message in an ONNX file; with a `location`, large weights are not read, and refer to it."""
     try:
@@ -365,9 +357,10 @@ def read_message(path: Path, location: str | None = None) -> onnx.ModelProto:
             f"{path}: cannot be read ({error.strerror})", "give the path of an .onnx file"
         ) from None
     except (ValueError, DecodeError) as error:
+        other = format_of(path) or OtherFormat("")
         raise InvalidModelError(
             f"{path}: not an ONNX file, or cut short ({error})",
-            _OTHER_FORMATS.get(path.suffix) or "export the model again, or copy it again if it was copied",
+            other.remedy_for(path, "export the model again, or copy it again if it was copied"),
         ) from None
     return proto
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.executors.api import run_job
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.bounded_reading import sha256_of
+from trtopt.files.formats import ENGINE, format_of
 from trtopt.files.manifests import MANIFEST, check_plugins, is_library, plugin_libraries, read_manifest
 from trtopt.measure.engine import Described, DescribeJob
 from trtopt.recipe import ANY_SIZES, Recipe
@@ -27,19 +27,6 @@ from trtopt.workflows.listener import Listener
 from trtopt.workflows.workbench import Workbench
 
 _ANY_ENGINE = "a folder that `trtopt build` made, an engine in one, or an ONNX file"
-_WEIGHTS = (
-    "is a file of weights",
-    "write its model as ONNX with trtopt export, which takes it as --checkpoint {}",
-)
-_OTHER_FILES = {
-    ".npz": ("holds arrays", "give the model or the build folder, and the arrays with --data {}"),
-    ".npy": ("holds an array", "give the model or the build folder, and arrays in an .npz with --data"),
-    ".json": ("is JSON", "give the build folder; result files are read by trtopt compare"),
-    ".pt": _WEIGHTS,
-    ".pth": _WEIGHTS,
-    ".safetensors": _WEIGHTS,
-}
-"""By their suffix: files that are taken for an engine by mistake, and what to do with each."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +142,12 @@ def find_engines(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifac
     """The folder that `path` is or lies in, its manifest, and the selected engines."""
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file")
-    if path.suffix in _OTHER_FILES and not path.is_dir():
-        what, remedy = _OTHER_FILES[path.suffix]
-        raise UsageError(f"{path}: {what}, not an engine or a model", remedy.format(shlex.quote(str(path))))
+    other = format_of(path) if path.is_file() and path.suffix != ".onnx" else None
+    if other is not None and other != ENGINE:
+        raise UsageError(
+            f"{path}: is {other.what}, not an engine or a model",
+            other.remedy_for(path, f"give {_ANY_ENGINE}"),
+        )
     folder = path if path.is_dir() else path.parent
     has_manifest = (folder / MANIFEST).is_file()
     manifest = read_manifest(folder) if path.is_dir() or has_manifest else None
