@@ -1,5 +1,9 @@
 """Text as it may be shown: that of models, files and libraries commands no terminal and forges no line."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 
 def visible(told: str) -> str:
     """Control characters, line breaks and what is no character at all, written as escapes."""
@@ -16,6 +20,12 @@ def visible_lines(told: str) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 sample`, `2 samples`: for nouns whose plural ends in s."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 _SPELLINGS = {"–": "-", "—": "-", "…": "...", "→": "->", "×": "x", "±": "+/-", "≤": "<=", "≥": ">=", "µ": "u"}

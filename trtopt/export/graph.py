@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from trtopt.errors import UnsupportedOpError
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, rename_tensors
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, REDUCTIONS, graphs_of, rename_tensors
 
 # Predictable names: a node is called after the module that it comes from, a tensor after its node.
 #
@@ -118,9 +118,8 @@ def name_axes(model: onnx.ModelProto, shapes: dict[str, tuple[int | str, ...]]) 
 # which 8.6's parser passes over, become a Slice.
 
 
-_REDUCTIONS = {
-    f"Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
-}
+_REDUCTIONS = {*REDUCTIONS} - {"ReduceSum"}
+"""ReduceSum takes its axes as an input at 17 too."""
 
 
 def lower_to_17(model: onnx.ModelProto) -> None:

@@ -9,29 +9,16 @@ Operators that only move data take none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from math import prod
 
 import msgspec
 
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
+from trtopt.onnxio.element_types import bits_of
+from trtopt.onnxio.graph_walk import ELEMENTWISE, REDUCTIONS
 from trtopt.records import DevicePeaks, LayerCost, ProfiledLayer, RooflineTotal, Shape
-
-_BITS = {
-    "float64": 64,
-    "int64": 64,
-    "uint64": 64,
-    "float32": 32,
-    "int32": 32,
-    "uint32": 32,
-    "float16": 16,
-    "bfloat16": 16,
-    "int16": 16,
-    "uint16": 16,
-    "int4": 4,
-    "uint4": 4,
-    "float4_e2m1fn": 4,
-}  # every other type has 8: int8, uint8, bool and the float8 kinds
 
 
 def _ops(text: str) -> frozenset[str]:
@@ -48,17 +35,8 @@ _MOVES = _ops(
     "Cast DepthToSpace SpaceToDepth Resize Upsample Where TopK NonZero Compress OneHot Trilu "
     "CumSum ReverseSequence EyeLike NonMaxSuppression ArgMax ArgMin"
 )
-_ELEMENTWISE = _ops(
-    "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu Clip Abs Neg "
-    "Reciprocal Floor Ceil Round Sign Sin Cos Tan Min Max Sum Mean Mod Not And Or Xor Equal Less Greater "
-    "LessOrEqual GreaterOrEqual HardSigmoid HardSwish Softplus Softsign ThresholdedRelu IsNaN IsInf BitShift "
-    "Mish Gelu Swish"
-)
-_REDUCTIONS = _ops(
-    "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
-    "ReduceSumSquare GlobalAveragePool GlobalMaxPool"
-)
 _POOLS = frozenset({"AveragePool", "MaxPool", "LpPool"})
+_GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
 _PER_ELEMENT = {
     "BatchNormalization": 2,  # scale and shift, already folded together
     "Softmax": 5,  # maximum, difference, exponential, sum, quotient
@@ -79,9 +57,9 @@ def node_flops(graph: Graph, node: Node) -> int | None:
     out = graph.shapes.get(node.outputs[0]) if node.outputs else None
     if not shapes or shapes[0] is None or out is None:
         return None
-    if node.op in _ELEMENTWISE:
+    if node.op in ELEMENTWISE:
         return prod(out)
-    if node.op in _REDUCTIONS:
+    if node.op in REDUCTIONS or node.op in _GLOBAL_POOLS:
         return prod(shapes[0])
     if node.op in _POOLS:
         kernel: tuple[int, ...] = tuple(node.attributes.get("kernel_shape", ()))
@@ -89,7 +67,7 @@ def node_flops(graph: Graph, node: Node) -> int | None:
     if node.op in _PER_ELEMENT:
         return prod(shapes[0]) * _PER_ELEMENT[node.op]
     formula = _PRODUCTS.get(node.op)
-    return None if formula is None else formula(node, shapes, out)
+    return None if formula is None or node.domain else formula(node, shapes, out)
 
 
 def _conv(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
@@ -145,11 +123,17 @@ _PRODUCTS: dict[str, Callable[[Node, Sequence[Shape | None], Shape], int | None]
     "RNN": _recurrent,
     "Attention": _attention,
 }
+_FOREIGN_PRODUCT = re.compile("MatMul|Gemm|Conv|Attention|LSTM|GRU|MoE")
+"""Such as FusedMatMul, QGemm and MultiHeadAttention, which ONNX Runtime writes in a domain of its own."""
 
 
 def macs_of(graph: Graph) -> int | None:
-    """Multiply-adds of all convolutions, products and attention; None where a shape is not known."""
-    counts = [node_flops(graph, node) for node in graph.nodes if node.op in _PRODUCTS]
+    """Multiply-adds of all convolutions, products and attention; None where a shape or a formula is not."""
+    counts = [
+        node_flops(graph, node)
+        for node in graph.nodes
+        if (_FOREIGN_PRODUCT.search(node.op) if node.domain else node.op in _PRODUCTS)
+    ]
     return None if None in counts else sum(filter(None, counts)) // 2
 
 
@@ -158,7 +142,7 @@ def tensor_bytes(graph: Graph, tensor: str) -> int | None:
     shape, dtype = graph.shapes.get(tensor), graph.stored_dtype(tensor)
     if shape is None or not dtype or dtype == "unknown":
         return None
-    return -(-prod(shape) * _BITS.get(dtype, 8) // 8)
+    return -(-prod(shape) * bits_of(dtype) // 8)
 
 
 def cost_of(graph: Graph, nodes: Collection[Node]) -> LayerCost | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.onnxio.graph_walk import name_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, name_of
 from trtopt.onnxio.model_info import dtype_name
 from trtopt.records import Shape
 
@@ -36,6 +36,8 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    domain: str = ""
+    """Empty for ONNX's own operators."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Node]:
                 for item in node.attribute
                 if item.type in (item.INT, item.INTS, item.FLOAT, item.STRING)
             },
+            domain="" if node.domain in OWN_DOMAINS else node.domain,
         )
 
 
@@ -172,7 +175,6 @@ def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Node]:
 _LARGEST = 4096
 """Elements of what still counts as a shape, or an index of positions."""
 _ROUNDS = 100
-_STANDARD = ("", "ai.onnx")
 
 
 def infer_concrete(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -216,7 +218,7 @@ def _computed(model: onnx.ModelProto) -> Iterator[tuple[str, NDArray[Any]]]:
     shapes = _shapes(model)
     outputs = {value.name for value in model.graph.output}
     for node in model.graph.node:
-        if node.domain not in _STANDARD or outputs & set(node.output):
+        if node.domain not in OWN_DOMAINS or outputs & set(node.output):
             continue
         arrays = _results(node, known, shapes, model)
         if arrays is None or any(one.dtype.kind not in "iub" or one.size > _LARGEST for one in arrays):

@@ -12,22 +12,15 @@ import numpy as np
 from trtopt.inspect.costs import cost_of
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
 from trtopt.inspect.inspector import EngineDescription, EngineLayer
+from trtopt.onnxio.element_types import bits_of
 from trtopt.records import Coverage, EngineTensor, LayerPass, LayerTime, MappedBy, ProfiledLayer
 
 UNKNOWN = "unknown"
-_WIDTH = {
-    "int4": 4,
-    "float4_e2m1fn": 4,
-    "int8": 8,
-    "uint8": 8,
-    "float8_e4m3fn": 8,
-    "float8_e5m2": 8,
-    "float16": 16,
-    "bfloat16": 16,
-    "float32": 32,
-    "float64": 64,
-}
-"""Types that layers compute in, with their bits."""
+_COMPUTED = frozenset({
+    "int4", "float4_e2m1fn", "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16",
+    "float32", "float64",
+})  # fmt: skip
+"""Types that layers compute in."""
 _TACTIC_TYPES = (
     (re.compile(r"(?:^|_)(?:i8i8|imma|int8|i8)(?:_|\d|$)"), "int8"),
     (re.compile(r"(?:^|_)e4m3"), "float8_e4m3fn"),
@@ -39,7 +32,7 @@ _TACTIC_TYPES = (
 
 def bits(dtype: str) -> int:
     """Bits of a type that layers compute in; 0 for any other."""
-    return _WIDTH.get(dtype, 0)
+    return bits_of(dtype) if dtype in _COMPUTED else 0
 
 
 def join(

@@ -22,7 +22,7 @@ from trtopt.onnxio.model_file import ModelFile, array_of, remove_seal
 from trtopt.onnxio.model_info import real_inputs, tensor_spec
 from trtopt.onnxio.prepare import normalise
 from trtopt.onnxio.shape_inference import declared_values, schema_of
-from trtopt.onnxio.weights import stretches
+from trtopt.onnxio.weights import dense, stretches
 from trtopt.records import FactChange, GraphNode, ModelDifference, NodeChange, TensorChange, WeightChange
 
 _SHOWN = 8
@@ -102,6 +102,9 @@ class _Side:
             for node in self.nodes
         ]
         _drop_defaults(model)
+        for part in graphs_of(model.graph):
+            part.initializer.extend(map(dense, part.sparse_initializer))
+            del part.sparse_initializer[:]
         self.weights = {item.name: item for part in graphs_of(model.graph) for item in part.initializer}
         self.entries = {
             item.name: (place, index)

@@ -1,7 +1,8 @@
-"""Element types by name, the ones NumPy lacks included, and the difference of values of any type."""
+"""Element types by name, the ones NumPy lacks included, how wide they are, and the difference of values."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,12 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
             f"an input or output has an element type that cannot be measured ({name})",
             "cut strings and other such tensors off the model, or feed them as numbers",
         ) from None
+
+
+def bits_of(name: str) -> int:
+    """How wide a type of that name is: `float8_e4m3fn` has 8 bits; without a number it is one of bytes."""
+    number = re.search(r"\d+", name)
+    return int(number.group()) if number else 8
 
 
 def gaps(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.float64]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import onnx
 from google.protobuf.message import DecodeError, Message
 
 from trtopt.errors import InvalidModelError
+from trtopt.onnxio.element_types import bits_of
 
 _MAX_DIGITS = 19
 _MAX_NAME = 255
@@ -28,9 +28,7 @@ _KEYS = ("location", "offset", "length", "checksum", "basepath")
 _OF_ONNXRUNTIME = "prepacked"  # ONNX Runtime's notes on the same file begin so
 _MEMORY = "*/"  # ONNX Runtime takes the offset of such a location for an address in memory
 _COPY = "work on a copy that has no links: cp -rL FOLDER COPY"
-_WIDEST = 128
-_PER_BYTE = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
-"""How many values share a byte, where several do."""
+_WIDEST, _BYTE = 128, 8
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ def _fault(tensor: onnx.TensorProto) -> str | None:
     else:
         count = math.prod(tensor.dims)
         parts = 2 if dtype.kind == "c" else 1
-        needed = -(-count // _PER_BYTE.get(dtype.name, 1)) * parts
+        needed = -(-count * min(bits_of(dtype.name), _BYTE) // _BYTE) * parts
         there, unit = len(getattr(tensor, field)), "values"
     return None if there == needed else f"has {there} {unit}, {needed} are needed"
 
@@ -158,21 +156,15 @@ def least_bytes(model: onnx.ModelProto, types: Iterable[str]) -> int:
     Each is counted in the narrowest of the graph's `types` if its own is wider: what is wide before a Q or a
     cast may be narrow in the engine.
     """
-    narrowest = min(map(_bits, {*types} - {"bool"}), default=_WIDEST)
+    narrowest = min(map(bits_of, {*types} - {"bool"}), default=_WIDEST)
     total = 0
     for tensor in tensors_of(model):
         try:
-            own = _bits(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name)
+            own = bits_of(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name)
         except KeyError:
             continue
         total += math.prod(tensor.dims) * min(own, narrowest) // 8
     return total
-
-
-def _bits(dtype: str) -> int:
-    """The first number in a type's name: `float8_e4m3fn` has 8; names without one are of bytes."""
-    number = re.search(r"\d+", dtype)
-    return int(number.group()) if number else 8
 
 
 def file_part(tensor: onnx.TensorProto, where: Path) -> FilePart:
@@ -217,8 +209,8 @@ def size_in_bytes(tensor: onnx.TensorProto) -> int:
     """What the data of a tensor takes in a file; types of few bits are packed."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     count: int = math.prod(tensor.dims)
-    per_byte = _PER_BYTE.get(dtype.name)
-    return -(-count // per_byte) if per_byte else count * int(dtype.itemsize)
+    bits = bits_of(dtype.name)
+    return -(-count * bits // _BYTE) if bits < _BYTE else count * int(dtype.itemsize)
 
 
 def _opened(part: FilePart, folder: Path) -> int:

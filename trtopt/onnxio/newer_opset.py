@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from trtopt.errors import UnsupportedOpError
 from trtopt.onnxio.graph_walk import (
     OWN_DOMAINS,
+    REDUCTIONS,
     graphs_of,
     name_apart,
     names_in,
@@ -283,10 +284,7 @@ CHANGES: dict[tuple[str, int], Change] = {
     ("Unsqueeze", 13): _into_inputs("axes"),
     ("Upsample", 9): _scales_as_input,
     ("Upsample", 10): _upsample,
-    **{
-        (f"Reduce{kind}", 18): _into_inputs("axes")
-        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
-    },
+    **{(kind, 18): _into_inputs("axes") for kind in REDUCTIONS if kind != "ReduceSum"},
 }
 """By operator and the version that changed it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from trtopt.printable import counted
+from trtopt.printable import counted, some_of
 from trtopt.records import Capability, EngineContents, Inspection, Member, ModelContents, Subgraph, TensorSpec
 from trtopt.records.base import Row
 from trtopt.report.bench import backend_text
@@ -74,7 +74,7 @@ def _model_lines(model: ModelContents) -> Iterator[str]:
     kinds = (f"{one.dtype} {short(one.elements)} ({mib_text(one.size_bytes)})" for one in model.weights)
     yield f"parameters: {', '.join(kinds) or 'none'}"
     if model.weight_files:
-        yield f"weights outside the file: {_some(model.weight_files)}"
+        yield f"weights outside the file: {some_of(model.weight_files, _NAMES)}"
     yield f"MACs: {'not known' if model.macs is None else short(model.macs)} at {_shapes_text(model)}"
     if model.qdq_types:
         yield f"Q/DQ: {', '.join(model.qdq_types)}"
@@ -121,18 +121,12 @@ def _capability_blocks(found: Capability) -> Iterator[Block]:
         return
     parts: list[Column[Subgraph]] = [
         Column("nodes", lambda one: len(one.nodes), ""),
-        Column("from", lambda one: _some(one.inputs), fit="fold"),
-        Column("to", lambda one: _some(one.outputs), fit="fold"),
+        Column("from", lambda one: some_of(one.inputs, _NAMES), fit="fold"),
+        Column("to", lambda one: some_of(one.outputs, _NAMES), fit="fold"),
         Column("imported", lambda one: "yes" if one.is_imported else "operators looked up"),
     ]
     rest = (sum(len(one.nodes) for one in found.subgraphs[_PARTS:]), "in smaller subgraphs", "", "")
     yield table("Subgraphs that it can take", parts, found.subgraphs, top=_PARTS, rest=rest)
-
-
-def _some(names: Sequence[str]) -> str:
-    """A few of many names."""
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more
 
 
 # ── engines ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from trtopt.errors import UsageError
-from trtopt.printable import counted
+from trtopt.printable import counted, some_of
 from trtopt.records import (
     BatchVerdict,
     BisectReport,
@@ -143,7 +143,7 @@ def cast_view(report: CastReport) -> View:
     for kept in report.kept:
         groups[kept.rule, kept.op].append(kept)
     for (rule, op), nodes in groups.items():
-        named = _named([node.node for node in nodes])
+        named = some_of([node.node for node in nodes], _NAMED)
         lines.append(f"  FP32 by {rule}: {len(nodes)} x {op}, {nodes[0].reason} ({named})")
     if report.vanishing:
         worst = max(report.vanishing, key=lambda weight: weight.values / weight.of)
@@ -255,11 +255,14 @@ def bisect_view(report: BisectReport) -> View:
         lines.append(
             f"most sensitive: error of one node in {report.precision.upper()}, as a multiple of the bound:"
         )
-        lines += [f"  {item.error:8.3g}  {_named(item.nodes)}" for item in report.sensitivities[:_RANKED]]
+        lines += [
+            f"  {item.error:8.3g}  {some_of(item.nodes, _NAMED)}" for item in report.sensitivities[:_RANKED]
+        ]
     if report.verdict != "nothing to keep":
         lines.append("trade-off: error as a multiple of the bound, share of the operations kept, nodes kept:")
         lines += [
-            f"  {item.error:8.3g}  {item.cost:7.2%}  {len(item.nodes)} nodes: {_named(item.nodes)}"
+            f"  {item.error:8.3g}  {item.cost:7.2%}  {len(item.nodes)} nodes: "
+            f"{some_of(item.nodes, _NAMED) or 'none'}"
             for item in _near_the_bound(report.front)
         ]
     if report.out:
@@ -296,11 +299,6 @@ def _near_the_bound(front: Sequence[KeptSet]) -> Sequence[KeptSet]:
     first = next((place for place, item in enumerate(front) if item.error <= 1), len(front))
     start = max(0, min(first - _OF_FRONT // 2, len(front) - _OF_FRONT))
     return front[start : start + _OF_FRONT]
-
-
-def _named(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return (", ".join(nodes[:_NAMED]) or "none") + more
 
 
 # ── reduction ───────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import onnx
 
-from trtopt.rewrite.match import FAR, REDUCTIONS
+from trtopt.onnxio.graph_walk import ELEMENTWISE, REDUCTIONS
+from trtopt.rewrite.match import FAR
 
 Array = np.ndarray[Any, Any]
 Length: TypeAlias = int | str
@@ -667,22 +668,13 @@ def _resize_rows(step: Step, rows: Rows, place: int) -> None:
 
 # ── the table ───────────────────────────────────────────────────────────────────────────────────────────
 
-_ELEMENTWISE = (
-    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd",
-    "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu",
-    "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish",
-    "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish",
-    "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink",
-    "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh",
-    "ThresholdedRelu", "Where", "Xor",
-)  # fmt: skip
 _BY_SAMPLE = (
     "AveragePool", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalMaxPool",
     "GroupNormalization", "InstanceNormalization", "LRN", "MaxPool", "SpaceToDepth",
 )  # fmt: skip
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(_BY_SAMPLE, _by_sample),
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),

@@ -22,7 +22,7 @@ from trtopt.onnxio.element_types import gaps
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, name_of, parts_of
 from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import ModelFile, runnable
-from trtopt.printable import counted
+from trtopt.printable import counted, some_of
 from trtopt.rewrite.rewrite_trace import Deviation
 from trtopt.rewrite.rule import Exactness
 
@@ -164,9 +164,8 @@ def notes_on_branches(model: ModelFile, inputs: Sequence[Feed]) -> list[str]:
             for node, (taken, *others) in zip(main, _find_taken(model, main, inputs), strict=True)
             if not others
         ]
-        more = f" and of {counted(len(missed) - _NAMED, 'other')}" if len(missed) > _NAMED else ""
         if missed:
-            notes.append(f"the check did not run {', '.join(missed[:_NAMED])}{more}: {_REMEDY}")
+            notes.append(f"the check did not run {some_of(missed, _NAMED)}: {_REMEDY}")
     if nested := sum(map(len, inner)):
         notes.append(f"which branches the check ran of {counted(nested, 'If')} inside subgraphs is not known")
     return notes

@@ -11,15 +11,16 @@ import numpy as np
 import onnx
 
 from trtopt.onnxio import model_file, prepare
-from trtopt.onnxio.graph_walk import SIZING_OPERANDS, opset_of
+from trtopt.onnxio.graph_walk import REDUCTIONS, SIZING_OPERANDS, opset_of
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.printable import counted
 from trtopt.records import Record
 from trtopt.records.base import Result
 from trtopt.rewrite import driver
-from trtopt.rewrite.match import REDUCTIONS, axes_of
+from trtopt.rewrite.match import axes_of
 from trtopt.rewrite.rules.normalisation import BETTER_PLAIN, layer_norm
 from trtopt.rewrite.scope import STANDARD, Scope
-from trtopt.targets import INTEGER_ARITHMETIC, target_named
+from trtopt.targets import INTEGER_ARITHMETIC, Target, target_named
 
 
 class Advice(Record, frozen=True, kw_only=True):
@@ -330,27 +331,28 @@ def lint_model(source: Path, *, target: str) -> LintReport:
     aim = target_named(target)
     original = model_file.load(source)
     proto, _ = prepare.prepare(original.proto)
-    advice = []
-    for scope in driver.scopes_of(replace(original, proto=proto), aim):
-        for check in CHECKS:
-            for finding in check.find(scope):
-                advice.append(
-                    Advice(
-                        check=check.name,
-                        node=finding.node.name,
-                        op=finding.node.op,
-                        reason=finding.reason,
-                        effect=check.effect,
-                        remedy=finding.remedy or check.remedy,
-                    )
-                )
     return LintReport(
         source=str(source),
         target=aim.name,
         opset=opset_of(proto),
         nodes=prepare.count_nodes(proto),
-        advice=tuple(advice),
+        advice=tuple(find_advice(replace(original, proto=proto), aim)),
     )
+
+
+def find_advice(model: ModelFile, target: Target) -> Iterator[Advice]:
+    """The findings in a prepared model."""
+    for scope in driver.scopes_of(model, target):
+        for check in CHECKS:
+            for finding in check.find(scope):
+                yield Advice(
+                    check=check.name,
+                    node=finding.node.name,
+                    op=finding.node.op,
+                    reason=finding.reason,
+                    effect=check.effect,
+                    remedy=finding.remedy or check.remedy,
+                )
 
 
 def finding_lines(report: LintReport, most: int | None = None) -> Iterator[str]:

@@ -9,11 +9,6 @@ import numpy as np
 
 from trtopt.rewrite.scope import Scope
 
-REDUCTIONS = (
-    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
-    "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
-)  # fmt: skip
-
 
 def axes_of(scope: Scope, node: Any) -> list[int] | None:
     """The axes that the node reduces, counted from the front and sorted; None if they are unknown."""

@@ -22,6 +22,7 @@ from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import declare_outputs, fix_inputs
 from trtopt.onnxio.weights import weight_alarms
+from trtopt.printable import some_of
 from trtopt.records.tensors import NO_REQUEST, IoRequest
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
@@ -36,6 +37,7 @@ from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization, type_graph
 from trtopt.targets import Target, target_named
 
+_NAMED = 3
 NO_SHAPES: Mapping[str, Sequence[int | None]] = MappingProxyType({})
 _SHAPES = (cast_like, inline_if, erase_identity, drop_unused, zero_state, fold_shapes, fold_constants)
 """What makes constants of all that is computed of shapes and of constants, rids LSTMs of zeros as long as the
@@ -288,7 +290,7 @@ def _on_defaults(original: ModelFile) -> list[str]:
     """A note on inputs that have a default value."""
     held = {item.name for item in original.proto.graph.initializer}
     names = [item.name for item in original.proto.graph.input if item.name in held]
-    listed = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+    listed = some_of(names, _NAMED)
     return [f"inputs with a default value are constants, as TensorRT takes them: {listed}"] if names else []
 
 

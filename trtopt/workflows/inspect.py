@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
 
 from msgspec.structs import replace
 
@@ -25,15 +25,16 @@ from trtopt.errors import (
 )
 from trtopt.executors.api import run_job
 from trtopt.files.bounded_reading import read_bounded
+from trtopt.files.formats import OtherFormat, format_by_content
 from trtopt.files.manifests import MANIFEST, is_build_folder, read_listed, read_manifest, read_plan
 from trtopt.files.outputs import head_of
 from trtopt.inspect.capability import subgraphs_between
 from trtopt.inspect.contents import contents_of
 from trtopt.inspect.inspector import EngineDescription, read_inspector
 from trtopt.onnxio.graph_walk import inner_nodes, reads_of
-from trtopt.onnxio.model_file import load
+from trtopt.onnxio.model_file import ModelFile, load
 from trtopt.onnxio.model_info import check_opset, check_soundness, real_inputs, tensor_spec
-from trtopt.onnxio.prepare import inline_and_name
+from trtopt.onnxio.prepare import inline_and_name, prepare
 from trtopt.records import (
     Capability,
     EngineArtifact,
@@ -41,7 +42,6 @@ from trtopt.records import (
     Inspection,
     Manifest,
     Member,
-    ModelContents,
     Refusal,
     Shape,
     TensorSpec,
@@ -49,8 +49,8 @@ from trtopt.records import (
 )
 from trtopt.records.base import Result
 from trtopt.requests.models import InspectRequest
-from trtopt.rewrite.lint import UNBUILDABLE, lint_model
-from trtopt.targets import DISPLAYED, RTX, TENSORRT
+from trtopt.rewrite.lint import UNBUILDABLE, find_advice
+from trtopt.targets import DISPLAYED, RTX, TENSORRT, target_named
 from trtopt.workflows.bench.resolve_engines import check_trust, external_engine, is_external
 from trtopt.workflows.cache_folder import entries
 from trtopt.workflows.compare.result_files import read_result
@@ -60,17 +60,6 @@ from trtopt.workflows.sweep.folder import is_sweep, read_sweep
 
 _ENGINES = {b"ftrt": TENSORRT, b"vtrt": RTX}
 """By the first bytes of an engine: the backend that wrote it."""
-_FORMATS = {
-    b"\x89HDF": "an HDF5 file, as Keras writes models",
-    b"\x93NUMPY": "a NumPy array",
-    b"\x7fELF": "a native library or program",
-    **dict.fromkeys(
-        (b"\x80" + bytes([protocol]) for protocol in range(2, 6)),
-        "a Python pickle, as PyTorch's older checkpoints are",
-    ),
-    b"\x1f\x8b": "a gzip archive",
-}
-"""Other files, by their first bytes."""
 _BY_SUFFIX = {".onnx": "an ONNX model", ".cache": "a timing cache"}
 _KINDS = {
     "build": "the manifest of a build",
@@ -99,18 +88,17 @@ def inspect(
 ) -> tuple[Inspection, Result | None]:
     """What a path is and holds; with the result that it is a file or folder of, to be shown as it was."""
     path = Path(request.path)
-    found, result = _identify(path, request)
-    if request.capability is None:
-        return found, result
-    if found.model is None:
+    found, result = _identify(path, request, enter)
+    if request.capability is not None and found.model is None:
         raise UsageError(
             f"--capability: {path} is {found.what}, not a model", "give the ONNX file, or omit the option"
         )
-    capability, notes = _judge(path, request.capability, enter)
-    return replace(found, capability=capability, notes=notes), result
+    return found, result
 
 
-def _identify(path: Path, request: InspectRequest) -> tuple[Inspection, Result | None]:
+def _identify(
+    path: Path, request: InspectRequest, enter: Callable[[str], None]
+) -> tuple[Inspection, Result | None]:
     if path.is_dir():
         return _inspect_folder(path)
     if not path.is_file():
@@ -129,8 +117,7 @@ def _identify(path: Path, request: InspectRequest) -> tuple[Inspection, Result |
     if kind is not None:
         read = _READERS.get(kind)
         return _about(path, _text_of(kind)), None if read is None else read(path)
-    model, reasons = _inspect_model(path, request)
-    return replace(_about(path, "an ONNX model", reasons), model=model), None
+    return _inspect_model(path, request, enter), None
 
 
 def _about(path: Path, what: str, notes: Sequence[str] = ()) -> Inspection:
@@ -145,17 +132,18 @@ def _size(path: Path) -> int:
 # ── models ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _inspect_model(path: Path, request: InspectRequest) -> tuple[ModelContents, tuple[str, ...]]:
+def _inspect_model(path: Path, request: InspectRequest, enter: Callable[[str], None]) -> Inspection:
     """An ONNX file; what `trtopt build` would refuse of it is a note, for it is a reason to look into it."""
     try:
         file = load(path)
     except InvalidModelError:
-        looks_like = _format_of(path)
-        if looks_like is None and path.suffix == ".onnx":
+        other = format_by_content(path)
+        if other is None and path.suffix == ".onnx":
             raise
+        other = other or OtherFormat("of an unknown kind")
         raise WrongPathError(
-            f"{path}: is {looks_like or 'of an unknown kind'}: no model, no engine and no file of trtopt",
-            "give one of these, or a folder that trtopt made",
+            f"{path}: is {other.what}: no model, no engine and no file of trtopt",
+            other.remedy_for(path, "give one of these, or a folder that trtopt made"),
         ) from None
     notes = []
     try:
@@ -168,7 +156,11 @@ def _inspect_model(path: Path, request: InspectRequest) -> tuple[ModelContents, 
     if open_axes := [*dict.fromkeys(_open_axes(inputs, request))]:
         flags = " ".join(f"--axis {shlex.quote(f'{name}=N')}" for name in open_axes)
         notes.append(f"MACs are counted at length 1 of {', '.join(open_axes)}: {flags} gives others")
-    return contents_of(file, shapes), tuple(notes)
+    found = replace(_about(path, "an ONNX model", notes), model=contents_of(file, shapes))
+    if request.capability is None:
+        return found
+    capability, reasons = _judge(path, file, request.capability, enter)
+    return replace(found, capability=capability, notes=reasons)
 
 
 def _open_axes(inputs: Sequence[TensorSpec], request: InspectRequest) -> Iterator[str]:
@@ -196,17 +188,24 @@ def _shapes_of(inputs: Sequence[TensorSpec], request: InspectRequest) -> dict[st
     }
 
 
-def _judge(path: Path, target: str, enter: Callable[[str], None]) -> tuple[Capability, tuple[str, ...]]:
+def _judge(
+    path: Path, file: ModelFile, target: str, enter: Callable[[str], None]
+) -> tuple[Capability, tuple[str, ...]]:
     """What a target takes of a model, by its parser where that is installed, else by trtopt's table."""
-    model = inline_and_name(load(path).proto)
+    model = inline_and_name(file.proto)
     unknown: tuple[str, ...]
     notes: tuple[str, ...] = ()
     try:
         job = ParseJob(path=str(path.absolute()), target=target)
         parsed = run_job(job, on_progress=lambda index, phase, fraction: enter(phase))
     except (BackendMissingError, NoGpuError) as error:
-        advice = [one for one in lint_model(path, target=target).advice if one.check in UNBUILDABLE]
-        refused = tuple(Refusal(node=one.node, operator=one.op, reason=one.reason) for one in advice)
+        prepared = dataclasses.replace(file, proto=prepare(file.proto)[0])
+        advice = find_advice(prepared, target_named(target))
+        refused = tuple(
+            Refusal(node=one.node, operator=one.op, reason=one.reason)
+            for one in advice
+            if one.check in UNBUILDABLE
+        )
         unknown, judged_by = tuple(node.name for node in model.graph.node), "trtopt's table of operators"
         # what installs TensorRT installs its newest
         remedy = error.remedy if job.backend == RTX else f"install TensorRT {target} where a GPU is"
@@ -364,7 +363,8 @@ def _file_text(path: Path) -> str | None:
         return _engine_text(head)
     if (kind := _kind_of(path)) is not None:
         return _text_of(kind)
-    return _BY_SUFFIX.get(path.suffix) or _format_of(path)
+    other = format_by_content(path)
+    return _BY_SUFFIX.get(path.suffix) or (other.what if other is not None else None)
 
 
 def _kind_of(path: Path) -> str | None:
@@ -379,21 +379,3 @@ def _kind_of(path: Path) -> str | None:
 def _text_of(kind: str) -> str:
     name = kind.removeprefix("trtopt.")
     return _KINDS.get(name, f"a result of `trtopt {name}`")
-
-
-def _format_of(path: Path) -> str | None:
-    """What a file of another program looks like."""
-    head = head_of(path)
-    if head.startswith(b"PK"):
-        with suppress(OSError, BadZipFile), ZipFile(path) as archive:
-            names = archive.namelist()
-            if any(name.endswith("data.pkl") for name in names):
-                return "a PyTorch checkpoint: `trtopt export` makes an ONNX file of it and its module"
-            return "NumPy arrays (.npz)" if names and names[0].endswith(".npy") else "a ZIP archive"
-    if head[8:10] == b'{"':
-        return "a file of weights (safetensors): `trtopt export --checkpoint` reads it"
-    if head[4:8] == b"TFL3":
-        return "a TensorFlow Lite model"
-    if head.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer: `git lfs pull` fetches the file"
-    return next((text for start, text in _FORMATS.items() if head.startswith(start)), None)

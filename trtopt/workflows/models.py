@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtopt.errors import UsageError
+
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
     from trtopt.export.source_module import Subject
@@ -71,6 +73,10 @@ def rewrite(
     from trtopt.recipe import shape_flags
     from trtopt.rewrite.rewrite import rewrite_model
 
+    if request.dynamic_batch and request.batch is not None:
+        raise UsageError(
+            f"--batch {request.batch} fixes the batch, --dynamic-batch opens it", "omit one of them"
+        )
     sizes, shapes = request.sizes, {}
     if request.batch is not None or sizes.shapes or sizes.axes:
         inputs = read_onnx(Path(request.model)).inputs

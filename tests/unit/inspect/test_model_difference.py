@@ -68,6 +68,22 @@ def test_other_names_are_no_difference() -> None:
     assert found.renamed
 
 
+@pytest.mark.parametrize("places", [[0, 5], [[0, 0], [1, 1]]], ids=["linear", "by axis"])
+def test_a_sparse_weight_is_compared_as_what_it_stands_for(places: list[object]) -> None:
+    whole = np.zeros((4, 4), np.float32)
+    whole[0, 0] = whole[1, 1] = 2
+    dense = model("g (float[N,4] x) => (float[N,4] y) {y = MatMul(x, w)}")
+    sparse = deepcopy(dense)
+    dense.graph.initializer.append(onnx.numpy_helper.from_array(whole, "w"))
+    values = onnx.numpy_helper.from_array(np.full(2, 2, np.float32), "w")
+    indices = onnx.numpy_helper.from_array(np.array(places, np.int64))
+    sparse.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4, 4]))
+    assert _differ(dense, sparse).is_same
+    sparse.graph.sparse_initializer[0].values.raw_data = np.full(2, 3, np.float32).tobytes()
+    (change,) = _differ(dense, sparse).weights
+    assert (change.weight, change.largest) == ("w", 1)
+
+
 @pytest.mark.parametrize("places", [[1], [9], [2, 10], [1, 4, 8, 12]])
 def test_inserted_nodes_are_added_ones_and_all_others_the_same(places: list[int]) -> None:
     other = _renamed(_made())

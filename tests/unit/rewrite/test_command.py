@@ -161,6 +161,14 @@ def test_a_batch_becomes_dynamic_without_a_rule_that_failed(
     assert "undone fail: rule 'fail' failed at" in done.output
 
 
+def test_a_batch_is_not_fixed_and_opened_at_once(tmp_path: Path) -> None:
+    options = ["-o", str(tmp_path / "out.onnx"), "--batch", "4", "--dynamic-batch"]
+    error = CliRunner().invoke(rewrite, [str(DIGITS), *options]).exception
+    assert isinstance(error, UsageError)
+    assert "--dynamic-batch" in error.problem
+    assert not (tmp_path / "out.onnx").exists()
+
+
 def test_a_model_and_a_place_are_needed() -> None:
     assert isinstance(CliRunner().invoke(rewrite, []).exception, UsageError)
 

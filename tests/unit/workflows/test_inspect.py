@@ -74,6 +74,16 @@ def test_work_of_quantised_products_is_counted_and_that_of_einsum_is_not_known(t
     assert found.macs is None
 
 
+@pytest.mark.parametrize("product", ["com.microsoft.FusedMatMul", "com.microsoft.Attention"])
+def test_work_of_products_of_another_domain_is_not_known(product: str, tmp_path: Path) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[N,4] x, float[4,4] w) => (float[N,4] y) {{a = MatMul(x, w) y = {product}(a, w)}}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
+    found = trtopt.inspect(tmp_path / "in.onnx").model
+    assert found is not None
+    assert found.macs is None
+
+
 def test_the_flag_for_an_axis_can_be_pasted(tmp_path: Path) -> None:
     path = saved("# w: float[16,8]\ng (float[N,S,16] x) => (float[N,S,8] y) {y = MatMul(x, w)}", tmp_path)
     made = onnx.load(path)
