@@ -21,8 +21,8 @@ from tests.ray.conftest import OBJECT_STORE_BYTES, TwoNodes
 from tests.rewrite_graphs.case import model
 from tests.support.paths import ROOT
 from trtopt.builder.engine import BuildJob
+from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import open_builder
-from trtopt.device.building import EngineBuilder
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
 from trtopt.onnxio.model_info import read_onnx

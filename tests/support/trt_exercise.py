@@ -17,8 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.scripted_device.device import Script, ScriptedDevice
 from tests.support.trt_behaviour import IMAGES, LOGITS
 from tests.support.trt_surface import Surface
-from trtopt.device.api import AllocationTracker, Session
-from trtopt.device.building import BuiltEngine
+from trtopt.device.api import AllocationTracker, BuiltEngine, Session
 from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.device.tensorrt.capability import Parsed, ParseJob, parse
 from trtopt.device.tensorrt.library import Library, load_library

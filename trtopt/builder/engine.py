@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 from trtopt.builder.timing_cache import BuildCaches, StoredCache
-from trtopt.device.api import ClockSensor, ProgressSink
-from trtopt.device.building import BuiltEngine, EngineBuilder
+from trtopt.device.api import BuiltEngine, ClockSensor, EngineBuilder, ProgressSink
 from trtopt.device.clocks import IDLE, faults_of
 from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.errors import BuildError, TimingCacheError
@@ -118,7 +117,7 @@ class BuildLog:
         self.warnings = 0
 
     def __call__(self, severity: str, message: str) -> None:
-        """See `device.building.LogSink`."""
+        """See `device.api.LogSink`."""
         if severity in _LOG_MARKS:
             is_routine = severity == "warning" and any(part in message for part in _ROUTINE)
             self.warnings += severity in ("warning", "error") and not is_routine

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.builder_settings import cache_terms
-from trtopt.device.building import EngineBuilder
+from trtopt.device.api import EngineBuilder
 from trtopt.errors import BuildError, OutputError, TimingCacheError
 from trtopt.files.atomic import cannot_write, lock, write_atomically
 from trtopt.files.bounded_reading import read_bounded

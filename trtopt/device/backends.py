@@ -6,8 +6,7 @@ import importlib.util
 import os
 from dataclasses import dataclass
 
-from trtopt.device.api import ClockControl, Device, Target
-from trtopt.device.building import EngineBuilder
+from trtopt.device.api import ClockControl, Device, EngineBuilder, Target
 from trtopt.device.cuda import probe
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import needs_gpu

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import places_to_build
-from trtopt.device.building import EngineBuilder
 from trtopt.executors.api import Executor, LocalExecutor
 from trtopt.recipe import LOCAL, Recipe
 

@@ -19,7 +19,7 @@ import msgspec
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.timing_cache import BuildCaches, read_cache
 from trtopt.data.source import data_files
-from trtopt.device.building import EngineBuilder
+from trtopt.device.api import EngineBuilder
 from trtopt.errors import (
     ArtifactError,
     DeviceError,

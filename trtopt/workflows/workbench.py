@@ -13,8 +13,8 @@ import msgspec
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.shapes import over_all, profiles_for
 from trtopt.builder_settings import recorded_settings
+from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import places_to_build
-from trtopt.device.building import EngineBuilder
 from trtopt.errors import (
     BuildError,
     ModelError,

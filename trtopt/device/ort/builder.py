@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.builder_settings import check_backend
-from trtopt.device.api import ClockSensor, ProgressSink
-from trtopt.device.building import BuiltEngine, LogSink
+from trtopt.device.api import BuiltEngine, ClockSensor, LogSink, ProgressSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.ort.host import cpu_info
 from trtopt.device.ort.reference import missing_operator
@@ -35,7 +34,7 @@ _PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
 
 
 class OnnxRuntimeBuilder:
-    """Writes ONNX Runtime's optimised model with its shapes fixed; see `device.building.EngineBuilder`."""
+    """Writes ONNX Runtime's optimised model with its shapes fixed; see `device.api.EngineBuilder`."""
 
     uses_timing_cache = False
     max_opset = None

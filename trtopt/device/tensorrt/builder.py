@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.builder_settings import check_backend, plain_attributes
-from trtopt.device.api import ClockSensor, DeviceMemory, ProgressSink
-from trtopt.device.building import BuiltEngine, LogSink
+from trtopt.device.api import BuiltEngine, ClockSensor, DeviceMemory, LogSink, ProgressSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvml import device_memory_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
@@ -97,7 +96,7 @@ _TIMINGS = 8
 
 
 class TensorRTBuilder:
-    """Builds engines; see `device.building.EngineBuilder`."""
+    """Builds engines; see `device.api.EngineBuilder`."""
 
     def __init__(self, library: Library, device: DeviceInfo, marks: NvtxMarks = UNMARKED) -> None:
         self._library = library
@@ -127,7 +126,7 @@ class TensorRTBuilder:
         progress: ProgressSink,
         log: LogSink,
     ) -> BuiltEngine:
-        """Build one engine; see `device.building.EngineBuilder.build`."""
+        """Build one engine; see `device.api.EngineBuilder.build`."""
         errors: list[str] = []
         hits: list[int] = []
 

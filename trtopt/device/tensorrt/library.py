@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtopt.device.building import LogSink
+from trtopt.device.api import LogSink
 from trtopt.errors import ArtifactError, BackendMissingError, DeviceError
 from trtopt.extras import RTX_EXTRA, install
 from trtopt.files.bounded_reading import sha256_of

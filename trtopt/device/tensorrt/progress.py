@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trtopt.device.api import ProgressSink
-from trtopt.device.building import LogSink
+from trtopt.device.api import LogSink, ProgressSink
 
 
 class PhaseTree:

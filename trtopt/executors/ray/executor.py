@@ -24,7 +24,7 @@ import msgspec
 
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.timing_cache import identity_of
-from trtopt.device.building import EngineBuilder
+from trtopt.device.api import EngineBuilder
 from trtopt.errors import ArtifactError, DeviceError, TrtoptError
 from trtopt.executors.api import shares_a_host
 from trtopt.executors.placement import (

@@ -10,6 +10,7 @@ from typing import cast
 
 from trtopt.data import names_function, open_data
 from trtopt.data.source import needs_data, range_notes
+from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import (
     choose_for_building,
     choose_for_running,
@@ -17,7 +18,6 @@ from trtopt.device.backends import (
     open_builder,
     precisions_on,
 )
-from trtopt.device.building import EngineBuilder
 from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import (
     ArtifactError,

@@ -17,8 +17,8 @@ import onnx
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import specs_of
 from trtopt.data.source import needs_data
+from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import BackendChoice, choose_for_running, open_builder
-from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, BuildError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.outputs import check_output

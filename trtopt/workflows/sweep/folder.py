@@ -21,7 +21,7 @@ import msgspec
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.data.fit import sample_axes
-from trtopt.device.building import EngineBuilder
+from trtopt.device.api import EngineBuilder
 from trtopt.errors import ArtifactError, DeviceError, OutputError, TrtoptError, WrongPathError
 from trtopt.executors.api import Executor
 from trtopt.files.atomic import is_temporary, lock, remove_if_abandoned, write_atomically

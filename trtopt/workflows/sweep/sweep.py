@@ -14,8 +14,8 @@ from trtopt.builder.shapes import by_own_names
 from trtopt.builder_settings import SWEPT
 from trtopt.data import open_data
 from trtopt.data.source import fingerprint_of
+from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import choose_for_running, open_builder
-from trtopt.device.building import EngineBuilder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor

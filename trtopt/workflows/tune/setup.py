@@ -18,8 +18,8 @@ from trtopt.data import names_function, open_data
 from trtopt.data.packing import quantize_array
 from trtopt.data.readers import write_npz
 from trtopt.data.source import SamplesJob, fingerprint_of, needs_data
+from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import choose_for_running, open_builder
-from trtopt.device.building import EngineBuilder
 from trtopt.errors import UsageError
 from trtopt.executors.api import THIS_HOST, Executor, run_jobs_of
 from trtopt.executors.choice import open_executor

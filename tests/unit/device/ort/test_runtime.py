@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.trt_behaviour import IMAGES
 from tests.support.trt_exercise import DIGITS, FIXED, SHAPES
-from trtopt.device.building import BuiltEngine
+from trtopt.device.api import BuiltEngine
 from trtopt.device.ort.builder import OnnxRuntimeBuilder
 from trtopt.device.ort.runtime import KEY, OnnxRuntimeTarget, session_options
 from trtopt.errors import IncompatibleEngineError, UsageError
