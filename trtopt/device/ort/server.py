@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from trtopt.device.ort.client import (
+from trtopt.device.ort.reference import (
     Answered,
     Close,
     Mapped,

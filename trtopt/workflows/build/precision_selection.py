@@ -19,7 +19,7 @@ import msgspec
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.data.fit import sample_axes
-from trtopt.device.ort.client import interrupt_ort_process
+from trtopt.device.ort.reference import interrupt_ort_process
 from trtopt.errors import (
     BuildError,
     DeviceError,

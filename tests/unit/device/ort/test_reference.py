@@ -14,9 +14,16 @@ import onnx
 import pytest
 from onnx.parser import parse_model
 
-from trtopt.device.ort import client as ort_process
-from trtopt.device.ort.client import Mapped, ort_process as current
-from trtopt.device.ort.reference import CannotRun, Crashed, Unoptimised
+from trtopt.device.ort import reference
+from trtopt.device.ort.reference import (
+    CannotRun,
+    Crashed,
+    Mapped,
+    Refused,
+    Run,
+    Unoptimised,
+    ort_process as current,
+)
 from trtopt.errors import OutputError
 from trtopt.onnxio import disk_space, model_file
 from trtopt.onnxio.model_file import WEIGHTS_FILE, runnable
@@ -126,12 +133,12 @@ def with_weight(weight: np.ndarray) -> Unoptimised:
 
 def test_where_weights_lie_in_files_is_found(tmp_path: Path, weight: np.ndarray) -> None:
     path = str(tmp_path / "w")
-    assert ort_process._place_of(weight) == Mapped(path, 100, "float32", (20, 100))
-    assert ort_process._place_of(weight[3:]) == Mapped(path, 100 + 1200, "float32", (17, 100))
-    assert ort_process._place_of(weight.T) is None
-    assert ort_process._place_of(weight + 1) is None
+    assert reference._place_of(weight) == Mapped(path, 100, "float32", (20, 100))
+    assert reference._place_of(weight[3:]) == Mapped(path, 100 + 1200, "float32", (17, 100))
+    assert reference._place_of(weight.T) is None
+    assert reference._place_of(weight + 1) is None
     (tmp_path / "w").unlink()
-    assert ort_process._place_of(weight) is None
+    assert reference._place_of(weight) is None
 
 
 def test_weights_are_the_same_mapped_sent_or_gone_once_they_are_open(
@@ -180,11 +187,10 @@ def test_weights_of_types_that_numpy_lacks_stay_out_of_the_message(
 def test_sessions_that_nobody_holds_are_given_back() -> None:
     process = current()
     session = Unoptimised(ADD)
-    number = session._session
+    request = Run(session=session._number, feed={"x": ONES})
     del session
     gc.collect()
-    with pytest.raises(ort_process.OrtRefusal):
-        process.run(number, {"x": ONES})
+    assert isinstance(process.answer(request, "running it"), Refused)
 
 
 def test_it_ends_with_this_process_even_when_that_is_killed(tmp_path: Path) -> None:
@@ -215,10 +221,10 @@ FOR_EVER = model("""g (float[N] x) => (float[N] y)
 def test_a_model_that_runs_for_ever_is_ended_and_the_next_one_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ort_process, "_ANNOUNCED_S", 0.0)
+    monkeypatch.setattr(reference, "_ANNOUNCED_S", 0.0)
     session = Unoptimised(FOR_EVER)
     busy = current()
-    monkeypatch.setattr(ort_process, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(reference, "_ANSWER_S", 1.0)
     with pytest.raises(Crashed, match="was ended: it had not answered after 1 s while running it") as caught:
         session.run({"x": ONES})
     assert "a Loop that does not end" in caught.value.remedy
