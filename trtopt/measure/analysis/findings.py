@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from trtopt.device.clocks import IDLE
-from trtopt.measure.analysis.interference import POWER_CAP, drift, recorded, two_modes
+from trtopt.measure.analysis.interference import POWER_CAP, Interference, drift, two_modes
 from trtopt.measure.statistics.summaries import figures_of, percentile, summarise, throughput
 from trtopt.records import (
     BenchPoint,
@@ -67,7 +67,7 @@ class Finding:
 
 def remarks(measurement: Measurement) -> Iterator[Finding]:
     """What of its samples was discarded, with no `short`; then what is odd about those that count."""
-    interference = recorded(measurement.groups)
+    interference = Interference(measurement.groups, clocks_known=bool(measurement.groups))
     discarded = (interference.text,) if interference.discarded else ()
     for text in dict.fromkeys((*measurement.untrustworthy, *discarded)):
         yield Finding("", text)

@@ -13,7 +13,7 @@ the first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, stdev
@@ -30,16 +30,8 @@ START = "start"
 _ONLY_WITH_TRANSFERS = "pinned"
 
 
-@dataclass(frozen=True)
-class Step:
-    """`contract` differs from the step before it only in `term`."""
-
-    term: str
-    contract: Contract
-
-
-def steps_between(start: Contract, end: Contract) -> tuple[Step, ...]:
-    """The contracts to measure, `start` and `end` among them; only terms that differ get a step.
+def steps_between(start: Contract, end: Contract) -> dict[str, Contract]:
+    """The contracts to measure, `start` and `end` among them, each by the term that changes with it.
 
     Terms change in the order of `Contract`. What means nothing without transfers changes while they
     are on: after they are turned on, or before they are turned off.
@@ -48,27 +40,12 @@ def steps_between(start: Contract, end: Contract) -> tuple[Step, ...]:
     if start.transfers and not end.transfers:
         order.remove("transfers")
         order.insert(order.index(_ONLY_WITH_TRANSFERS) + 1, "transfers")
-    steps, current = [Step(START, start)], start
+    steps, current = {START: start}, start
     changing = [term for term in order if getattr(start, term) != getattr(end, term)]
-    for term in changing[:-1]:
-        current = with_terms(current, {term: getattr(end, term)})
-        steps.append(Step(term, current))
-    if changing:
-        steps.append(Step(changing[-1], end))
-    return tuple(steps)
-
-
-@dataclass(frozen=True)
-class Point:
-    """A step's figure in milliseconds, a value for each load of the engine, in which every step had turns."""
-
-    term: str
-    loads_ms: tuple[float, ...]
-
-    @property
-    def mean_ms(self) -> float:
-        """Over all loads."""
-        return fmean(self.loads_ms)
+    for term in changing:
+        current = end if term == changing[-1] else with_terms(current, {term: getattr(end, term)})
+        steps[term] = current
+    return steps
 
 
 @dataclass(frozen=True)
@@ -121,40 +98,40 @@ class Gap:
     per_query: Ledger
 
 
-def entry(before: Point, after: Point) -> Entry:
-    """What the step from one point to the next changes: Student's t interval of the loads' differences.
+Loads = Sequence[float]
+"""A step's figure in milliseconds in each load of the engine; every step had turns in all of them."""
+
+
+def entry(term: str, before: Loads, after: Loads) -> Entry:
+    """What the step to a term changes: Student's t interval of the loads' differences.
 
     Both ran in the same rounds, so that the difference cancels their conditions; but each has a context of
     its own, and how contexts differ is averaged out by loads, not by rounds. One load gives no uncertainty.
     """
-    changes = [(b - a) * 1e3 for a, b in zip(before.loads_ms, after.loads_ms, strict=True)]
+    changes = [(b - a) * 1e3 for a, b in zip(before, after, strict=True)]
     if len(changes) == 1:
-        return Entry(after.term, changes[0], math.inf)
+        return Entry(term, changes[0], math.inf)
     error = stdev(changes) / math.sqrt(len(changes))
-    return Entry(after.term, fmean(changes), student(len(changes) - 1) * error)
+    return Entry(term, fmean(changes), student(len(changes) - 1) * error)
 
 
-def ledger(points: Sequence[Point]) -> Ledger:
-    """Assign the difference to the terms, given the points in the order of `steps_between`."""
-    if not points:
-        raise ValueError("a ledger needs at least its start")
-    return Ledger(
-        points[0].mean_ms,
-        points[-1].mean_ms,
-        tuple(entry(before, after) for before, after in pairwise(points)),
-    )
+def ledger(points: Mapping[str, Loads]) -> Ledger:
+    """Assign the difference to the terms, given each step's figures in the order of `steps_between`."""
+    means = [fmean(loads) for loads in points.values()]
+    entries = (entry(term, before, after) for (_, before), (term, after) in pairwise(points.items()))
+    return Ledger(means[0], means[-1], tuple(entries))
 
 
 def gap_variants(start: Contract, end: Contract) -> tuple[Variant, ...]:
     """Every step in both modes, but for steps that change nothing in one."""
     variants: list[Variant] = []
     previous: Contract | None = None
-    for step in steps_between(start, end):
-        terms = one_in_flight(step.contract)
+    for term, contract in steps_between(start, end).items():
+        terms = one_in_flight(contract)
         if previous is None or _unnamed(terms) != _unnamed(previous):
-            variants.append(Variant(name=step.term, engine=0, contract=step.contract, mode="latency"))
+            variants.append(Variant(name=term, engine=0, contract=contract, mode="latency"))
         previous = terms
-        variants.append(Variant(name=step.term, engine=0, contract=step.contract, mode="throughput"))
+        variants.append(Variant(name=term, engine=0, contract=contract, mode="throughput"))
     return tuple(variants)
 
 
@@ -172,28 +149,22 @@ def evaluate_gap(batch: int, start: Contract, end: Contract, rounds: ValidRounds
     return Gap(batch, latency, per_query)
 
 
-def _chain(steps: Sequence[Step], turns: Mapping[str, TurnSamples], loads: Sequence[int]) -> list[Point]:
-    """A point a step. One that was not measured, or ran on the same terms in fact, is the one before it."""
-    chain: list[Point] = []
+def _chain(steps: Iterable[str], turns: Mapping[str, TurnSamples], loads: Sequence[int]) -> dict[str, Loads]:
+    """Each step's figures; those before it of one that was not measured, or ran on the same terms in fact."""
+    chain: dict[str, Loads] = {}
+    figures: Loads = ()
     terms: Contract | None = None
     for step in steps:
-        found = turns.get(step.term)
-        if found is None or (terms is not None and _unnamed(found.contract) == _unnamed(terms)):
-            chain.append(Point(step.term, chain[-1].loads_ms))
-        else:
-            chain.append(_point(found, loads))
-            terms = found.contract
+        found = turns.get(step)
+        if found is not None and (terms is None or _unnamed(found.contract) != _unnamed(terms)):
+            figures, terms = _by_load(found, loads), found.contract
+        chain[step] = figures
     return chain
 
 
-def _point(turns: TurnSamples, loads: Sequence[int]) -> Point:
-    figure = median_latency if turns.mode == "latency" else time_between
-    return Point(turns.name, tuple(by_load(list(map(figure, turns.blocks)), loads).values()))
-
-
-def median_latency(samples: Samples) -> float:
-    """Milliseconds."""
-    return median(samples.latency_ms)
+def _by_load(turns: TurnSamples, loads: Sequence[int]) -> Loads:
+    figure = (lambda block: median(block.latency_ms)) if turns.mode == "latency" else time_between
+    return [*by_load([figure(block) for block in turns.blocks], loads).values()]
 
 
 def time_between(samples: Samples) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,34 +30,24 @@ Values = Sequence[float] | NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Group:
-    """One group of samples: why it is to be discarded; no reasons means that it stays."""
-
-    index: int
-    reasons: tuple[str, ...]
-
-    @property
-    def discarded(self) -> bool:
-        """Whether its samples must not count."""
-        return bool(self.reasons)
-
-
-@dataclass(frozen=True)
 class Interference:
-    """The evaluation of all groups of a run. `clocks_known` is whether any reading has the SM clock."""
+    """Why each group of a run's samples is to be discarded; without reasons it stays.
 
-    groups: tuple[Group, ...]
+    `clocks_known` is whether any reading has the SM clock.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
     clocks_known: bool
 
     @property
-    def discarded(self) -> int:
-        """How many groups."""
-        return sum(group.discarded for group in self.groups)
+    def discarded(self) -> list[int]:
+        """The groups whose samples must not count."""
+        return [index for index, reasons in enumerate(self.groups) if reasons]
 
     @property
     def untrustworthy(self) -> bool:
         """Whether too many groups were discarded."""
-        return self.discarded > MAX_DISCARDED_SHARE * len(self.groups)
+        return len(self.discarded) > MAX_DISCARDED_SHARE * len(self.groups)
 
     @property
     def text(self) -> str:
@@ -65,11 +56,9 @@ class Interference:
             return "clocks are unknown: nothing could be discarded"
         if not self.discarded:
             return ""
-        found: dict[str, int] = {}
-        for reason in (reason for group in self.groups for reason in group.reasons):
-            found[reason] = found.get(reason, 0) + 1
+        found = Counter(reason for reasons in self.groups for reason in reasons)
         reasons = ", ".join(f"{reason} ({count})" for reason, count in found.items())
-        return f"{self.discarded} of {len(self.groups)} groups of samples discarded: {reasons}"
+        return f"{len(self.discarded)} of {len(self.groups)} groups of samples discarded: {reasons}"
 
 
 def evaluate_groups(readings: Sequence[ClockReading], application_mhz: int | None) -> Interference:
@@ -80,17 +69,8 @@ def evaluate_groups(readings: Sequence[ClockReading], application_mhz: int | Non
     the clocks are unknown.
     """
     faults = [faults_of(reading, application_mhz) for reading in readings]
-    groups = tuple(
-        Group(index, tuple(dict.fromkeys((*before, *after))))
-        for index, (before, after) in enumerate(pairwise(faults))
-    )
+    groups = tuple(tuple(dict.fromkeys((*before, *after))) for before, after in pairwise(faults))
     return Interference(groups, clocks_known=any(reading.sm_mhz is not None for reading in readings))
-
-
-def recorded(reasons: Sequence[tuple[str, ...]]) -> Interference:
-    """The evaluation as a measurement stores it: each group's reasons; no groups if no clocks were known."""
-    groups = tuple(Group(index, given) for index, given in enumerate(reasons))
-    return Interference(groups, clocks_known=bool(groups))
 
 
 # ── the samples themselves ────────────────────────────────────────────────────────────────────────────

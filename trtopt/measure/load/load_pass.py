@@ -29,8 +29,14 @@ from trtopt.measure.load.arrivals import (
     window_s,
 )
 from trtopt.measure.loop.inference_stream import InferenceStream, InFlightQuery, Query
-from trtopt.measure.loop.sampling import Subject, as_samples, no_garbage_collection, open_inference_streams
-from trtopt.measure.loop.stopping import Limits, WarmUp
+from trtopt.measure.loop.sampling import (
+    Subject,
+    as_samples,
+    drive,
+    no_garbage_collection,
+    open_inference_streams,
+)
+from trtopt.measure.loop.stopping import Limits
 from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.measure.statistics.summaries import percentile, throughput
 from trtopt.records import Contract, LoadPass, LoadSearch, Measurement, RateProbe, Record
@@ -126,7 +132,7 @@ class WarmStreams:
                 raise
             failure = error.problem
         clocks = (before, self.sensor.read(round((self.device.now() - loop.began_s) * 1e3, 6)))
-        slowed = evaluate_groups(clocks, self.sensor.reference.mhz).groups[0].reasons
+        slowed = evaluate_groups(clocks, self.sensor.reference.mhz).groups[0]
         served = sorted(loop.served, key=lambda one: one.index)
         return LoadPass(
             arrivals=load.kind,
@@ -163,9 +169,9 @@ def warm_streams(
         inference_streams, contract, notes = open_inference_streams(
             device, session, subject, contract, with_polling, resources
         )
-        warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
+        warm = limits.warm_up()
         with no_garbage_collection():
-            _warm_up(device, inference_streams, warm)
+            drive(device, inference_streams, warm, [])
             yield WarmStreams(
                 device,
                 inference_streams,
@@ -174,17 +180,6 @@ def warm_streams(
                 warm.reason,
                 tuple(notes),
             )
-
-
-def _warm_up(device: Device, inference_streams: Sequence[InferenceStream], warm: WarmUp) -> None:
-    began_s = device.now()
-    slots = [slot for inference_stream in inference_streams for slot in inference_stream.slots]
-    while not warm.is_finished(device.now() - began_s):
-        for slot in slots:
-            slot.start()
-        for slot in slots:
-            query = slot.finish()
-            warm.add((query.end_s - query.start_s) * 1e3)
 
 
 # ── the highest rate at which streams keep a latency ──────────────────────────────────────────────────

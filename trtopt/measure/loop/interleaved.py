@@ -353,7 +353,7 @@ def valid_rounds(run: InterleavedRun) -> ValidRounds:
     """
     found = evaluate_groups(run.clocks, run.clock_reference.mhz)
     subjects = len(run.turns)
-    spoilt = {group.index // subjects for group in found.groups if group.discarded}
+    spoilt = {turn // subjects for turn in found.discarded}
     complete = range(min(len(turns.blocks) for turns in run.turns))
     rounds = [number for number in complete if number not in spoilt] or complete
     kept = tuple(

@@ -29,7 +29,7 @@ from trtopt.errors import DeviceError, MeasurementError
 from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.contracts import one_in_flight, with_terms
 from trtopt.measure.loop.inference_stream import InferenceStream, InFlightQuery, Inputs, Query
-from trtopt.measure.loop.stopping import Limits, StoppingRule, WarmUp
+from trtopt.measure.loop.stopping import Limits, StoppingRule
 from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.records import STAGES, ClockReading, Contract, EngineRef, Measurement, Samples, Shape
 
@@ -251,30 +251,11 @@ NOTABLE_SHARE = 0.01
 """Of the median latency."""
 
 
-@dataclass(frozen=True)
-class LoopOverhead:
-    """What the loop adds to a query, the least that it may be at 95 %, and the median latency."""
+def overhead_notes(samples: Samples, bare: Samples) -> list[str]:
+    """One if the loop adds more than a hundredth to a query for certain, that is at 95 %.
 
-    added_ms: float
-    least_ms: float | None
-    latency_ms: float
-
-    @property
-    def notes(self) -> list[str]:
-        """One if it certainly adds more than a hundredth."""
-        if self.least_ms is None or self.least_ms <= NOTABLE_SHARE * self.latency_ms:
-            return []
-        share = self.added_ms / self.latency_ms
-        return [
-            f"the loop adds {self.added_ms * 1e3:.1f} µs ({share:.1%} of p50) to what a bare loop around the "
-            "library's own call takes"
-        ]
-
-
-def loop_overhead(samples: Samples, bare: Samples) -> LoopOverhead | None:
-    """From each group's bare queries and as many samples right before them; None without any.
-
-    Neighbours feel the same machine: their difference is the loop's, whatever else wanders.
+    Each group's bare queries are compared with as many samples right before them. Neighbours feel the same
+    machine: their difference is the loop's, whatever else wanders.
     """
     ends, latency = np.asarray(samples.end_ms), np.asarray(samples.latency_ms)
     differences = []
@@ -286,9 +267,14 @@ def loop_overhead(samples: Samples, bare: Samples) -> LoopOverhead | None:
         if len(before):
             differences.append(float(np.median(before)) - median(ms for _, _, ms in queries))
     if not differences:
-        return None
-    interval = percentile_interval(differences, 50.0)
-    return LoopOverhead(interval.value, interval.low, float(np.median(latency)))
+        return []
+    added, latency_ms = percentile_interval(differences, 50.0), float(np.median(latency))
+    if added.low is None or added.low <= NOTABLE_SHARE * latency_ms:
+        return []
+    return [
+        f"the loop adds {added.value * 1e3:.1f} µs ({added.value / latency_ms:.1%} of p50) to what a bare "
+        "loop around the library's own call takes"
+    ]
 
 
 # ── a pass: samples in groups, with a reading of the clocks before and after each ─────────────────────
@@ -373,7 +359,7 @@ def measure(
         inference_streams, contract, notes = open_inference_streams(
             device, session, subject, contract, in_mode, resources
         )
-        warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
+        warm = limits.warm_up()
         enough = StoppingRule(limits)
         with no_garbage_collection():
             sensor = device.clock_sensor()
@@ -384,13 +370,13 @@ def measure(
                 taken = _take_groups(device, inference_streams, enough, warmups, sensor)
     clocks = taken.clocks if taken.clocks[0].sm_mhz is not None else []
     interference = evaluate_groups(clocks, sensor.reference.mhz)
-    bad = {group.index for group in interference.groups if group.discarded}
-    every = set(range(len(interference.groups))) if clocks else None
-    kept = None if every is None else every - bad
+    bad = interference.discarded
+    every = range(len(interference.groups)) if clocks else None
+    kept = None if every is None else {*every} - {*bad}
     samples, discarded = taken.samples.of(kept), taken.samples.of(bad) if bad else None
     bare = taken.bare.of(kept) if len(taken.bare) else None
-    if bare is not None and (added := loop_overhead(samples, bare)) is not None:
-        notes += added.notes
+    if bare is not None:
+        notes += overhead_notes(samples, bare)
     if not samples.start_ms and discarded is None:
         raise MeasurementError("no query finished", "give the pass more time with --duration")
     failure = None if taken.failure is None else taken.failure.problem
@@ -407,7 +393,7 @@ def measure(
         warmups=warmups.of(every),
         clocks=tuple(clocks),
         clock_reference=sensor.reference,
-        groups=tuple(group.reasons for group in interference.groups),
+        groups=interference.groups,
         discarded=0 if discarded is None else len(discarded.start_ms),
         discarded_samples=discarded,
         untrustworthy=(*against, *([interference.text] if interference.untrustworthy else [])),
@@ -443,16 +429,14 @@ def _take_groups(
     taken = _Taken(_Stretches(began_s), _Stretches(began_s), _Stretches(began_s), [sensor.read(0.0)])
     clocks = taken.clocks
     known = clocks[0].sm_mhz is not None
-    is_alone = sum(len(inference_stream.slots) for inference_stream in inference_streams) == 1
+    slots = sum(len(inference_stream.slots) for inference_stream in inference_streams)
+    is_alone = slots == 1
+    seconds = GROUP_S if known or is_alone else math.inf
+    queries = max(MIN_QUERIES, QUERIES_PER_WAITING_SLOT * (slots - 1))
     sampled_s = 0.0
     while True:
         index = len(clocks) - 1
-        group = _Group(
-            enough,
-            sampled_s,
-            GROUP_S if known or is_alone else math.inf,
-            _queries_of_a_group(inference_streams),
-        )
+        group = _Group(enough, sampled_s, seconds, queries)
         try:
             if known or index:
                 drive(device, inference_streams, Until(1), warmups.new(index))
@@ -476,8 +460,3 @@ def _take_groups(
             enough.take_back(group.heard)
         if taken.failure is not None or enough.is_finished(sampled_s):
             return taken
-
-
-def _queries_of_a_group(inference_streams: Sequence[InferenceStream]) -> int:
-    slots = sum(len(inference_stream.slots) for inference_stream in inference_streams)
-    return max(MIN_QUERIES, QUERIES_PER_WAITING_SLOT * (slots - 1))

@@ -126,6 +126,10 @@ class Limits:
     max_warmup_s: float = 5.0
     stop_early: bool = False
 
+    def warm_up(self) -> WarmUp:
+        """What ends the warm-up."""
+        return WarmUp(self.warmup_s, self.min_warmups, self.max_warmup_s)
+
 
 class StopCode(str, Enum):
     """What ended a pass."""
