@@ -3,7 +3,7 @@
 `trtopt.optimize("model.onnx", data="samples.npz")` does it in one call. Step by step:
 
     build, tune, sweep, verify                              make engines and look after them
-    bench, compare, profile, report                         measure them, judge them, explain the time
+    bench, compare, profile, explain, report                measure them, judge them, explain the time
     export, rewrite, extract, cast, quantize                make graphs
     inspect, diff, lint, check, bisect, reduce              look at them, and judge them
     plan, deploy, pack, unpack                              serve them

@@ -22,6 +22,7 @@ from trtopt.options import keywords_of
 from trtopt.records import (
     BatchPlan,
     BenchReport,
+    Explanation,
     Extraction,
     FolderCheck,
     Inspection,
@@ -40,7 +41,13 @@ from trtopt.records.tune import Optimized, Tuned
 from trtopt.report.html.page import page_of, plotting_library
 from trtopt.report.html.pages import models_page, pair_page, report_page, sweep_page
 from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest, VerifyRequest
-from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest, ReportRequest
+from trtopt.requests.measure import (
+    BenchRequest,
+    CompareRequest,
+    ExplainRequest,
+    ProfileRequest,
+    ReportRequest,
+)
 from trtopt.requests.models import (
     BisectRequest,
     CastRequest,
@@ -72,6 +79,7 @@ from trtopt.workflows.precision.bisect import bisect as run_bisect
 from trtopt.workflows.precision.cast import cast as run_cast
 from trtopt.workflows.precision.check import check as run_check
 from trtopt.workflows.precision.quantize import quantize as run_quantize
+from trtopt.workflows.profile.explain import explain as run_explain
 from trtopt.workflows.profile.profile import profile as run_profile
 from trtopt.workflows.provenance import command_line, now, survey
 from trtopt.workflows.reduce import reduce as run_reduce
@@ -91,6 +99,7 @@ __all__ = [
     "deploy",
     "diff",
     "doctor",
+    "explain",
     "export",
     "extract",
     "inspect",
@@ -170,8 +179,8 @@ def profile(request: ProfileRequest) -> ProfileReport:
         The profile, one part per engine and batch size: layers, fusions, precisions and floors.
 
     Raises:
-        ArtifactError: `path`, `result` or `against` are not of the right kind, or belong to another model
-            or to other engines.
+        ArtifactError: `path` or `result` is not of the right kind, or belongs to another model or to other
+            engines.
         TrtoptError: see `bench`.
 
     Example:
@@ -182,6 +191,29 @@ def profile(request: ProfileRequest) -> ProfileReport:
         True
     """
     return run_profile(request, request.listener)
+
+
+@keywords_of(ExplainRequest)
+def explain(request: ExplainRequest) -> Explanation:
+    """Find why B's engines are slower or faster than A's: causes that add up to the change of the latency.
+
+    Returns:
+        For each batch size of both the causes, with the ONNX nodes and what may save B their cost, and the
+        kernels or layers that were replaced.
+
+    Raises:
+        ArtifactError: A and B are of different models, have no batch size in common, or a profile is not of
+            its folder's engines.
+        TrtoptError: see `bench`.
+
+    Example:
+        >>> import trtopt
+        >>> found = trtopt.explain("engines", "engines", batch=8, duration=0.1)
+        >>> one = found.engines[0]
+        >>> abs(sum(cause.cost_ms for cause in one.causes) - (one.b_ms - one.a_ms)) < 1e-6
+        True
+    """
+    return run_explain(request, request.listener)
 
 
 @keywords_of(CompareRequest)

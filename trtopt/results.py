@@ -19,6 +19,7 @@ from trtopt.report import (  # noqa: F401  (each registers its views)
     build,
     comparison,
     doctor,
+    explanation,
     graph,
     inspection,
     planning,

@@ -27,8 +27,8 @@ step same python -m trtopt compare "$out/before.json" "$out/after.json" --json "
 # Layers of replays against layers of plain runs
 step layers-graph python -m trtopt bench "$r50" --graph --duration 0.5 --layers --json "$out/layers-graph.json"
 step layers-plain python -m trtopt bench "$r50" --no-graph --duration 0.5 --layers --json "$out/layers-plain.json"
-step difference python -m trtopt profile "$r50" --batch "${batches##*,}" --against "$out/profile" \
-  --result "$out/layers-plain.json" -o "$out/plain"
+step plain python -m trtopt profile "$r50" --batch "${batches##*,}" --result "$out/layers-plain.json" -o "$out/plain"
+step difference python -m trtopt explain "$out/profile" "$out/plain"
 
 # The measured part alone between cudaProfilerStart and cudaProfilerStop; the figures must be those of `before`
 step cuda-profiler python -m trtopt bench "$r50" $latency --cuda-profiler --json "$out/cuda-profiler.json"

@@ -132,18 +132,6 @@ def test_one_engine_of_a_folder_is_profiled_alone(
     assert [engine.batch for engine in alone.engines] == [8]
 
 
-def test_two_batches_are_distinguished_layer_by_layer(
-    cpu_build: Path, tmp_path: Path, looked_into: ProfileReport
-) -> None:
-    one = msgspec.structs.replace(looked_into, engines=looked_into.engines[:1])
-    (tmp_path / "profile.json").write_bytes(to_json(one))
-    report = profile(cpu_build, batch=[8], duration=0.1, against=tmp_path)
-    (found,) = report.differences
-    assert (found.a[:6], found.b[:6]) == ("batch1", "batch8")
-    assert found.b_ms - found.a_ms == pytest.approx(sum(change.cost_ms for change in found.changes))
-    assert {change.change for change in found.changes} <= {"same", "kind", "only in one"}
-
-
 # ── result files measured elsewhere ─────────────────────────────────────────────────────────────────────
 
 
@@ -245,22 +233,6 @@ def test_names_of_any_characters_reach_the_terminal_and_the_file(
 
 
 # ── bad input ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_profiles_that_are_none_or_of_another_model_are_refused(
-    cpu_build: Path, trtopt_cli: CommandLine, looked_into: ProfileReport
-) -> None:
-    folder = trtopt_cli.folder
-    assert "does not exist" in trtopt_cli.fails(2, "profile", cpu_build, "--against", "nowhere")
-    (folder / "profile.json").write_text("{}")
-    assert "cannot be read as a profile" in trtopt_cli.fails(1, "profile", cpu_build, "--against", folder)
-    content = json.loads(to_json(looked_into))
-    for engine in content["engines"]:
-        for layer in engine["layers"]:
-            layer["onnx_nodes"] = [f"other{name}" for name in layer["onnx_nodes"]]
-    (folder / "profile.json").write_text(json.dumps(content))
-    told = trtopt_cli.fails(1, "profile", cpu_build, "--against", folder, "--duration", "0.1")
-    assert "shares no ONNX node" in told
 
 
 @needs_no_gpu

@@ -72,6 +72,7 @@ _LEFT = {
     "build --split": "chains of split batches gained nothing",
     "compare --assume-contract": "it reads no times of trtexec any more, and measures the engines in turns",
     "doctor --bundle": "what it packed is in its --json, and in the manifest and the logs of a build folder",
+    "profile --against": "trtopt explain A B shows why B is slower or faster than A",
     "sweep --adaptive": "the same sweep with more sizes measures only those",
     "tune --score": "ledger.json has each expected gain beside the measured one",
     "verify --signer": "sign manifest.json, which has the hash of every file, with a tool such as cosign",

@@ -39,7 +39,13 @@ if TYPE_CHECKING:
     from trtopt.peers.options import Translation
     from trtopt.records import BenchReport
     from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
-    from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest, ReportRequest
+    from trtopt.requests.measure import (
+        BenchRequest,
+        CompareRequest,
+        ExplainRequest,
+        ProfileRequest,
+        ReportRequest,
+    )
 
 
 @command("build.OptimizeRequest")
@@ -338,6 +344,25 @@ def exit_code_of(outcome: Outcome) -> int:
     if outcome.has_regression:
         return NOT_MET
     return NOT_SHOWN if outcome.not_shown else 0
+
+
+@command("measure.ExplainRequest")
+@json_option("trtopt.explanation", "the causes")
+def explain(request: ExplainRequest, json: JsonOutput | None) -> None:
+    """Show why one engine is slower or faster than another.
+
+    The change of the latency from A to B as a sum of causes, each with its milliseconds, ONNX nodes and what
+    may save them; then the kernels or layers that were replaced.
+
+    A and B are build folders, engines in one or ONNX files, which are profiled here, or what `trtopt profile
+    -o` wrote, for which no GPU is needed. Batch sizes that both have are explained.
+    """
+    from trtopt.cli.console import listening, show_result
+    from trtopt.workflows.profile.explain import explain as run
+
+    with listening() as listener:
+        found = run(request, listener)
+    show_result(json, found)
 
 
 @command("build.SweepRequest", later={"model": Path()})

@@ -18,7 +18,7 @@ import msgspec
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
 from trtopt.onnxio.element_types import bits_of
 from trtopt.onnxio.graph_walk import ELEMENTWISE, REDUCTIONS
-from trtopt.records import DevicePeaks, LayerCost, ProfiledLayer, RooflineTotal, Shape
+from trtopt.records import DevicePeaks, KernelFamily, LayerCost, ProfiledLayer, RooflineTotal, Shape
 
 
 def _ops(text: str) -> frozenset[str]:
@@ -125,6 +125,26 @@ _PRODUCTS: dict[str, Callable[[Node, Sequence[Shape | None], Shape], int | None]
 }
 _FOREIGN_PRODUCT = re.compile("MatMul|Gemm|Conv|Attention|LSTM|GRU|MoE")
 """Such as FusedMatMul, QGemm and MultiHeadAttention, which ONNX Runtime writes in a domain of its own."""
+
+
+_FAMILIES: dict[KernelFamily, Collection[str]] = {
+    "product": _PRODUCTS.keys(),
+    "softmax": ("Softmax", "LogSoftmax"),
+    "normalisation": _PER_ELEMENT.keys(),
+    "pooling": _POOLS | _GLOBAL_POOLS,
+    "reduction": REDUCTIONS,
+    "pointwise": {*ELEMENTWISE} - _MOVES - _FREE,
+    "copy": _MOVES - {"Cast", "Transpose"},
+    "reformat": _FREE | {"Cast", "Transpose"},
+}
+
+
+def family_of(ops: Collection[str]) -> KernelFamily:
+    """What a layer of these operators does, by the most work of them; `other` where none is known."""
+    return next(
+        (family for family, known in _FAMILIES.items() if any(op in known for op in ops)),
+        "other",
+    )
 
 
 def macs_of(graph: Graph) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trtopt.inspect.difference import Side, matched
+from trtopt.inspect.explanation import connected
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
 from trtopt.inspect.layers import bits
 from trtopt.inspect.receipt import is_fallback
@@ -108,6 +108,8 @@ def _fed_by(
 
 # ── what they cost ──────────────────────────────────────────────────────────────────────────────────────
 
+Side = tuple[ProfiledLayer, ...]
+
 
 def region_times(
     regions: Sequence[Region], a: EngineProfile, b: EngineProfile, threshold: float
@@ -121,7 +123,7 @@ def region_times(
     home = {name: index for index, one in enumerate(regions) for name in (*one.nodes, *sorted(one.pairs))}
     groups = DisjointNames(str(index) for index in range(len(regions)))
     owned: list[tuple[str | None, Side, Side]] = []
-    for ours, theirs in matched(a.layers, b.layers):
+    for ours, theirs in connected(a.layers, b.layers, _keys):
         touched = [str(home[name]) for layer in (*ours, *theirs) for name in layer.onnx_nodes if name in home]
         groups.join(*touched)
         owned.append((touched[0] if touched else None, ours, theirs))
@@ -141,6 +143,14 @@ def region_times(
         for root, indices in found.items()
     ]
     return (*timed, _timed((), sides.get(None, []), threshold, 0))
+
+
+def _keys(layer: ProfiledLayer) -> list[str]:
+    """Its nodes; a reformat's first node only, so that it ties nothing together; else its name."""
+    if not layer.onnx_nodes:
+        return [f"layer {layer.name}"]
+    nodes = layer.onnx_nodes[:1] if layer.is_reformat else layer.onnx_nodes
+    return [f"node {name}" for name in nodes]
 
 
 def _timed(

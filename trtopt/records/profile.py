@@ -303,22 +303,6 @@ class KernelReport(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class KernelChange(Record, frozen=True, kw_only=True):
-    """Kernels of two engines that serve the same ONNX nodes, or those of so many blocks; else of one name."""
-
-    nodes: tuple[str, ...]
-    a: tuple[str, ...]
-    b: tuple[str, ...]
-    a_ms: float
-    b_ms: float
-    blocks: int = 1
-
-    @property
-    def cost_ms(self) -> float:
-        """Negative where B is faster."""
-        return self.b_ms - self.a_ms
-
-
 # ── the report ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -350,73 +334,16 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     kernels: KernelReport | None = None
 
 
-Change = Literal["same", "tactic", "type", "kind", "split", "merged", "regrouped", "only in one"]
-
-
-class LayerChange(Record, frozen=True, kw_only=True):
-    """Layers of two engines that cover the same ONNX nodes, and their change from A to B.
-
-    `nodes` are those, Q and DQ left out; none, where no layer is known to cover any.
-    """
-
-    change: Change
-    nodes: tuple[str, ...] = ()
-    detail: str
-    a: tuple[str, ...]
-    b: tuple[str, ...]
-    a_ms: float
-    b_ms: float
-
-    @property
-    def cost_ms(self) -> float:
-        """The cost of the change: negative where B is faster."""
-        return self.b_ms - self.a_ms
-
-
-class Cause(Record, frozen=True, kw_only=True):
-    """One of the reasons why two engines differ in time; `a_launches` and `b_launches` are its kernels."""
-
-    cause: str
-    a_ms: float
-    b_ms: float
-    a_launches: int
-    b_launches: int
-    nodes: tuple[str, ...] = ()
-    """The ONNX nodes that it changes most, the costliest first."""
-
-    @property
-    def cost_ms(self) -> float:
-        """Negative where B is faster."""
-        return self.b_ms - self.a_ms
-
-
-class EngineDifference(Record, frozen=True, kw_only=True):
-    """Two engines of one model, layer by layer; the costliest changes first.
-
-    `causes`, where both profiles have kernels, add up to the difference of their latencies.
-    """
-
-    a: str
-    b: str
-    a_ms: float
-    b_ms: float
-    changes: tuple[LayerChange, ...]
-    kernels: tuple[KernelChange, ...] = ()
-    """Kernels that were replaced, where both profiles have kernels."""
-    causes: tuple[Cause, ...] = ()
-
-
 class ProfileReport(Result, Record, frozen=True, kw_only=True):
     """The result file of `trtopt profile`. `missing` lists what is unknown, and why."""
 
-    schema: str = "trtopt.profile/4"
+    schema: str = "trtopt.profile/5"
     created: str
     argv: tuple[str, ...] = ()
     environment: Environment
     model_sha256: str
     peaks: DevicePeaks | None
     engines: tuple[EngineProfile, ...]
-    differences: tuple[EngineDifference, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -438,6 +365,73 @@ def check_profile(report: ProfileReport) -> None:
             raise ValueError(f"batch {engine.batch}: has no layer {min(unknown)[:60]!r}")
         if engine.memory is not None and len(engine.memory.at_ms) != len(engine.memory.live_bytes):
             raise ValueError(f"batch {engine.batch}: its columns of live bytes are of unlike length")
+
+
+# ── why one engine is slower than another ───────────────────────────────────────────────────────────────
+
+
+class Cause(Record, frozen=True, kw_only=True):
+    """One of the reasons why two engines differ in time; `a_parts` and `b_parts` count kernels or layers."""
+
+    cause: str
+    a_ms: float
+    b_ms: float
+    a_parts: int
+    b_parts: int
+    nodes: tuple[str, ...] = ()
+    """The ONNX nodes that it changes most, the costliest first."""
+    remedy: str = ""
+    """What may save B its cost; empty where it costs nothing, or where nothing is known to."""
+
+    @property
+    def cost_ms(self) -> float:
+        """Negative where B is faster."""
+        return self.b_ms - self.a_ms
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """Kernels or layers of two engines for the same nodes, or those of so many blocks; else of one name."""
+
+    nodes: tuple[str, ...]
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    a_ms: float
+    b_ms: float
+    blocks: int = 1
+
+    @property
+    def cost_ms(self) -> float:
+        """Negative where B is faster."""
+        return self.b_ms - self.a_ms
+
+
+class EngineDifference(Record, frozen=True, kw_only=True):
+    """Two engines of one model at one batch size: their latencies, whose causes add up to the difference.
+
+    `parts` is what both consist of. `changes` are the parts that were replaced, the costliest first.
+    """
+
+    batch: int
+    a: str
+    b: str
+    a_ms: float
+    b_ms: float
+    parts: Literal["kernels", "layers"]
+    causes: tuple[Cause, ...]
+    changes: tuple[Change, ...]
+
+
+class Explanation(Result, Record, frozen=True, kw_only=True):
+    """The result file of `trtopt explain`: why B's engines are slower or faster than those of A."""
+
+    schema: str = "trtopt.explanation/1"
+    created: str
+    argv: tuple[str, ...] = ()
+    a: str
+    b: str
+    device: str
+    engines: tuple[EngineDifference, ...]
+    notes: tuple[str, ...] = ()
 
 
 class Collected(Record, frozen=True, kw_only=True):

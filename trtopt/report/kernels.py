@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from trtopt.records import (
     EngineProfile,
-    KernelChange,
     KernelGroup,
     KernelReport,
     KernelRow,
@@ -123,20 +122,3 @@ def _shares(rows: Iterable[KernelRow], key: Callable[[KernelRow], str], order: S
     total = sum(ms.values())
     keys = order or sorted(ms, key=lambda name: -ms[name])
     return ", ".join(f"{name} {ms[name] / total:.0%}" for name in keys if ms[name]) if total else "–"
-
-
-def replacements_table(changes: Sequence[KernelChange]) -> Table:
-    """Replacements of kernels, the costliest first."""
-    columns: list[Column[KernelChange]] = [
-        Column("A ms", lambda one: one.a_ms, ".4f", width=6),
-        Column("B ms", lambda one: one.b_ms, ".4f", width=6),
-        Column("cost ms", lambda one: one.cost_ms, "+.4f", width=7),
-        Column("blocks", lambda one: one.blocks, "", width=6),
-        Column("ONNX nodes: kernels in A → in B", _replaced, fit="fold"),
-    ]
-    return table("kernels that were replaced", columns, changes, top=_TOP)
-
-
-def _replaced(change: KernelChange) -> str:
-    a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in (change.a, change.b))
-    return f"{names_text(change.nodes) or 'no known node'}: {a} → {b}"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from trtopt.records import (
-    Cause,
     Coverage,
     DevicePeaks,
-    EngineDifference,
     EngineProfile,
     Fallback,
     Fusion,
-    LayerChange,
     MemoryTimeline,
     PrecisionReceipt,
     ProfiledLayer,
@@ -21,17 +17,15 @@ from trtopt.records import (
     Unfused,
 )
 from trtopt.records.base import Row
-from trtopt.report.kernels import hides_its_time, kernel_blocks, replacements_table
+from trtopt.report.kernels import hides_its_time, kernel_blocks
 from trtopt.report.layers import count_text, layers_table, nodes_text, roofline_charts, time_chart, treemap
 from trtopt.report.view import (
-    UNKNOWN,
     Block,
     Column,
     Late,
     Lines,
     Note,
     Severity,
-    Table,
     View,
     cells_of,
     mib_text,
@@ -44,12 +38,11 @@ from trtopt.report.view import (
 )
 
 _TOP_PATTERNS = 6
-_TOP_CHANGES = 10
 
 
 @view_of.register
 def profile_view(report: ProfileReport) -> View:
-    """Each engine in turn, differences, and the device's peaks."""
+    """Each engine in turn, and the device's peaks."""
     outcome = "; ".join(f"batch {engine.batch}: {count_text(engine)}" for engine in report.engines)
     rows = (_figures(engine, layer) for engine in report.engines for layer in engine.layers)
     return View("", Late(lambda: _parts(report)), profile_notes(report), outcome, rows)
@@ -58,9 +51,6 @@ def profile_view(report: ProfileReport) -> View:
 def _parts(report: ProfileReport) -> Iterator[Block]:
     for engine in report.engines:
         yield from engine_parts(engine, report.peaks)
-        yield Lines([""])
-    for difference in report.differences:
-        yield from difference_blocks(difference)
         yield Lines([""])
     yield Lines(peak_lines(report.peaks))
 
@@ -275,46 +265,3 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
 
 def _shares(shares: dict[str, float]) -> str:
     return ", ".join(f"{dtype} {share:.1%}" for dtype, share in shares.items())
-
-
-# ── differences ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def difference_blocks(difference: EngineDifference) -> Iterator[Block]:
-    """What changed from A to B: causes and replaced kernels where known, and layers; the costliest first."""
-    gap = difference.b_ms - difference.a_ms
-    columns: list[Column[LayerChange]] = [
-        Column("A ms", lambda one: one.a_ms, ".4f"),
-        Column("B ms", lambda one: one.b_ms, ".4f"),
-        Column("cost ms", lambda one: one.cost_ms, "+.4f"),
-        Column("change", lambda one: one.change),
-        Column("what", lambda one: one.detail, fit="cut", is_optional=True),
-        Column("ONNX nodes", lambda one: names_text(one.nodes) or (one.a or one.b)[0], fit="cut"),
-        Column("layers in A", lambda one: ", ".join(one.a) or UNKNOWN, face="page"),
-        Column("layers in B", lambda one: ", ".join(one.b) or UNKNOWN, face="page"),
-    ]
-    if difference.causes:
-        yield causes_table(difference)
-    times = f"{difference.a_ms:.4f} → {difference.b_ms:.4f} ms of layers ({gap:+.4f} ms)"
-    title = f"A {difference.a} → B {difference.b}: {times}"
-    yield table(title, columns, difference.changes, top=_TOP_CHANGES)
-    counts = Counter(change.change for change in difference.changes)
-    yield Lines([f"changes: {', '.join(f'{count} {name}' for name, count in counts.most_common())}"])
-    if difference.kernels:
-        yield replacements_table(difference.kernels)
-
-
-def causes_table(difference: EngineDifference) -> Table:
-    """What the difference of the latencies consists of; the causes add up to it."""
-    before, after = (sum(getattr(one, side) for one in difference.causes) for side in ("a_ms", "b_ms"))
-    columns: list[Column[Cause]] = [
-        Column("cost ms", lambda one: one.cost_ms, "+.4f"),
-        Column("of A", lambda one: one.cost_ms / before if before else None, "+.1%"),
-        Column("A ms", lambda one: one.a_ms, ".4f"),
-        Column("B ms", lambda one: one.b_ms, ".4f"),
-        Column("kernels", lambda one: f"{one.a_launches} → {one.b_launches}"),
-        Column("cause", lambda one: one.cause, fit="fold"),
-        Column("ONNX nodes", lambda one: names_text(one.nodes), fit="cut"),
-    ]
-    title = f"why B takes {after:.4f} ms and A {before:.4f} ms ({after - before:+.4f} ms)"
-    return table(title, columns, difference.causes, top=_TOP_CHANGES)

@@ -1,4 +1,4 @@
-"""The requests of what measures and shows: `bench`, `profile`, `compare` and `report`."""
+"""The requests of what measures and shows: `bench`, `profile`, `explain`, `compare` and `report`."""
 
 from __future__ import annotations
 
@@ -96,15 +96,6 @@ class ProfileRequest(RunOptions):
             must_exist=True,
         ),
     ] = None
-    against: Annotated[
-        str | Path | None,
-        Option(
-            "An earlier profile (file or folder): show the differences, layer by layer, from its engine of "
-            "the same batch size, or its only one.",
-            metavar="PROFILE",
-            must_exist=True,
-        ),
-    ] = None
     memory: Annotated[bool, Option("Trace every allocation too, in a separate pass.")] = False
     kernels: Annotated[bool, Option("Record every kernel too (CUPTI), in a separate pass.")] = False
     nvtx: shared.Nvtx = False
@@ -128,6 +119,39 @@ class ProfileRequest(RunOptions):
         own, other = ({one.name for one in declared_in(kind)} for kind in requests)
         both = {name: getattr(self, name) for name in own & other}
         return BenchRequest(layers=True, kernels=self.kernels, **both)
+
+
+@dataclass(frozen=True)
+class ExplainRequest(RunOptions):
+    """Which two engines, and how to profile those that were not."""
+
+    a: Annotated[
+        str | Path,
+        Argument("what B is compared with: a build folder, an engine in one, an ONNX file, or a profile."),
+    ]
+    b: Annotated[str | Path, Argument("the same, of the same model.")]
+    _: KW_ONLY
+    batch: Annotated[shared.Batch, "Batch sizes [default: those of both]."] = None
+    data: shared.Inputs = None
+    backend: Annotated[
+        shared.Backend, "Backend to run with [default: the engines' own; auto: the CPU if there is no GPU]."
+    ] = None
+    kernels: Annotated[
+        bool,
+        Option(
+            "Time layers alone: no kernels are recorded (CUPTI), which is done on a GPU without this.",
+            python="record every kernel too, on a GPU (CUPTI).",
+            flag="--no-kernels",
+        ),
+    ] = True
+    duration: Annotated[
+        float,
+        Option(
+            "Seconds of the latency pass of what is profiled, up to a day.",
+            metavar="S",
+            range=shared.UP_TO_A_DAY,
+        ),
+    ] = 1.0
 
 
 @dataclass(frozen=True)

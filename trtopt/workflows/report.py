@@ -11,7 +11,7 @@ from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.files.outputs import Kind, head_of
-from trtopt.inspect.difference import difference
+from trtopt.inspect.explanation import differences
 from trtopt.records import (
     BenchReport,
     Collected,
@@ -98,13 +98,12 @@ def default_output(folder: Path, other: Path | None = None) -> Path:
     return folder.parent / f"{name}.html" if folder.name == place.name else place.parent / f"{name}.html"
 
 
-def differences_of(a: Collected, b: Collected) -> list[EngineDifference]:
-    """Layer by layer from A to B, for every batch size whose engine was timed on both sides."""
+def differences_of(a: Collected, b: Collected) -> tuple[EngineDifference, ...]:
+    """Why B's engines take longer or less than A's, by the profiles of both."""
     first, second = (
-        {one.batch: one for report in side.profiles.values() for one in report.engines if one.sum_ms}
-        for side in (a, b)
+        [engine for report in side.profiles.values() for engine in report.engines] for side in (a, b)
     )
-    return [difference(first[batch], second[batch]) for batch in sorted(first.keys() & second.keys())]
+    return differences(first, second)
 
 
 def _parts_of(manifest: Manifest | None) -> Iterator[str]:

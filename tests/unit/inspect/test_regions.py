@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.inspected import graph, node, profiled, zeros
-from tests.unit.inspect.test_difference import engine
+from tests.unit.inspect.test_explanation import engine
 from trtopt.inspect.graph import Graph
 from trtopt.inspect.regions import (
     Region,

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from tests.support import examples
 from tests.unit.inspect.kernels.test_report import GEMM, NAMES, launches, report
-from tests.unit.inspect.test_difference import engine
-from trtopt.records import KernelChange, ProfileReport
-from trtopt.report.kernels import kernel_blocks, kernel_lines, replacements_table
+from tests.unit.inspect.test_explanation import engine
+from trtopt.records import ProfileReport
+from trtopt.report.kernels import kernel_blocks, kernel_lines
 from trtopt.report.trace import trace
 from trtopt.report.view import Block, View
 
@@ -47,19 +47,6 @@ def test_what_a_table_leaves_out_is_one_row_of_it() -> None:
     names = [f"kernel{letter}" for letter in "abcdefghijkl"]
     text = shown(kernel_blocks(1, report(launches(*[0.1] * 12, names=tuple(names)))))
     assert re.search(r"0\.2000 +16\.7% +2 +2 more", text)
-
-
-def test_a_replacement_names_its_nodes_and_both_kernels_and_how_many_blocks_have_it() -> None:
-    change = KernelChange(
-        nodes=("layer.*/MatMul",), a=(GEMM,), b=("sm80_imma_tilesize64x64x64_stage4_kernel",), a_ms=0.5,
-        b_ms=0.25, blocks=12,
-    )  # fmt: skip
-    header, first, *others = shown([replacements_table([change])]).splitlines()[1:]
-    assert header.split()[:7] == ["A", "ms", "B", "ms", "cost", "ms", "blocks"]
-    assert first.split()[:5] == ["0.5000", "0.2500", "-0.2500", "12", "layer.*/MatMul:"]
-    whole = "".join(line.strip() for line in (first, *others))
-    assert GEMM in whole
-    assert whole.endswith("sm80_imma_tilesize64x64x64_stage4_kernel")
 
 
 def test_kernels_have_a_track_for_each_stream_at_the_times_at_which_they_ran() -> None:

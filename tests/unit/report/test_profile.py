@@ -7,7 +7,6 @@ from tests.support import examples
 from tests.support.inspected import graph, layer, node, profiled, stored, zeros
 from tests.support.pages import resnet
 from tests.support.scripted_runs import terms
-from trtopt.inspect.difference import difference
 from trtopt.inspect.inspector import EngineDescription, read_inspector
 from trtopt.inspect.peaks import peaks_of
 from trtopt.inspect.profile import profile_point
@@ -127,7 +126,7 @@ def test_no_name_pushes_a_figure_out_of_a_narrow_terminal() -> None:
     first, *others = report.engines
     plugin = msgspec.structs.replace(first.fusions[0], kind="CustomPluginDynamic" * 5)
     first = msgspec.structs.replace(first, fusions=(plugin, *first.fusions))
-    text = shown(first, *others, differences=report.differences, width=80)
+    text = shown(first, *others, width=80)
     assert not re.findall(r"(?:^| )[+-]?\d+(?:\.\d*)?…", text, re.MULTILINE)
     assert re.search(r"CustomPlugin\S+… +\d+ +0\.\d+ +Conv", text)
     rows = [line for line in text.splitlines() if re.search(r"(compute|memory) +float16 Cask", line)]
@@ -161,17 +160,3 @@ def test_layers_of_myelins_own_names_are_reported_by_what_they_cover() -> None:
         point(EngineDescription(layers=layers)), EngineDescription(layers=layers), GRAPH, None
     )
     assert re.search(r"float16 +float32 .* fell back +conv \+ relu", shown(made))
-    sides = (made, msgspec.structs.replace(made, layers=()))
-    assert "only in A  conv + relu" in shown(differences=(difference(*sides),))
-
-
-def test_a_difference_is_reported_with_its_costliest_changes_first() -> None:
-    fused = EngineDescription(layers=(layer("conv + relu"), layer("softmax")))
-    sides = [profile_point(point(one), one, GRAPH, None) for one in (EngineDescription(layers=LAYERS), fused)]
-    found = difference(*sides)
-    text = shown(msgspec.structs.replace(sides[0], layers=()), differences=(found,))
-    assert (
-        "A batch1 (aaaaaaaaaaaa) → B batch1 (aaaaaaaaaaaa): 4.0000 → 4.0000 ms of layers (+0.0000 ms)" in text
-    )
-    assert "2 layers in A, 2 in B  conv" in text
-    assert "changes: 1 regrouped" in text

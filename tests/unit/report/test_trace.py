@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tests.support import examples
 from tests.support.inspected import profiled
-from tests.unit.inspect.test_difference import engine
+from tests.unit.inspect.test_explanation import engine
 from trtopt.records import (
     EngineProfile,
     EngineTensor,

@@ -32,10 +32,11 @@ from trtopt.records import (
 from trtopt.report.bench import bench_notes, bench_view, distrust
 from trtopt.report.build import build_view
 from trtopt.report.comparison import comparison_view
+from trtopt.report.explanation import difference_blocks
 from trtopt.report.graph import difference_view
 from trtopt.report.html.page import Figure, Mark, Page, Section
 from trtopt.report.precision import check_view, verdict_view
-from trtopt.report.profile import difference_blocks, engine_parts, profile_notes
+from trtopt.report.profile import engine_parts, profile_notes
 from trtopt.report.sweep import at_lengths, bests_table, latency_name, sweep_notes, sweep_view
 from trtopt.report.tuning import gain_line, ledger_table, separate_runs_line
 from trtopt.report.view import (
@@ -344,13 +345,11 @@ def _profiled(engines: _Engines, batch: int | None) -> str:
 
 
 def _inside(collected: Collected, engines: _Engines) -> _Panels:
-    """A panel for each profiled engine, and one for what each was compared with."""
-    panels: _Panels = {
+    """A panel for each profiled engine."""
+    return {
         label: View("", list(engine_parts(engine, report.peaks)), profile_notes(report)).page()
         for label, (report, engine) in engines.items()
     }
-    earlier = (one for report in collected.profiles.values() for one in report.differences)
-    return panels | _difference_panels(earlier)
 
 
 def _difference_panels(differences: Iterable[EngineDifference]) -> dict[str, list[Block]]:

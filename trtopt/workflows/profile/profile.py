@@ -12,10 +12,9 @@ from typing import cast
 import msgspec
 
 from trtopt.device.nvtx import require_nvtx
-from trtopt.errors import ArtifactError, UsageError
+from trtopt.errors import UsageError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import read_manifest
-from trtopt.inspect.difference import difference
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
@@ -27,8 +26,6 @@ from trtopt.records import (
     BenchReport,
     DevicePeaks,
     EngineArtifact,
-    EngineDifference,
-    EngineProfile,
     Manifest,
     ProfileReport,
     Shape,
@@ -48,7 +45,7 @@ from trtopt.workflows.provenance import check_engines, check_model, command_line
 
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"
-_OF_A_RESULT = {"path", "batch", "result", "against", "listener"}
+_OF_A_RESULT = {"path", "batch", "result", "listener"}
 """The options that may be given where nothing is measured."""
 
 
@@ -70,7 +67,6 @@ def check_request(request: ProfileRequest) -> None:
 def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileReport:
     """Time every layer, and join the times with the inspector and the ONNX file; see `trtopt.profile`."""
     check_request(request)
-    earlier = None if request.against is None else read_profile(Path(request.against))
     given = None if request.result is None else read_result(Path(request.result))
     notes: list[str] = []
     with _subject(request, notes, listener) as (subject, model, manifest):
@@ -82,8 +78,7 @@ def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileRepo
             report = _choose_points(given, engine, batch_sizes(request.batch), Path(str(request.result)))
         peaks = _peaks_for(report, manifest, request, notes, listener)
         made = _profile_points(report, _Graphs(model, manifest), peaks)
-    made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
-    return _with_differences(made, earlier, Path(str(request.against)))
+    return msgspec.structs.replace(made, notes=(*notes, *made.notes))
 
 
 @contextmanager
@@ -237,34 +232,3 @@ def read_profile(path: Path) -> ProfileReport:
         report = read_versioned(read_bounded(file), ProfileReport)
         check_profile(report)
     return report
-
-
-def _with_differences(report: ProfileReport, earlier: ProfileReport | None, where: Path) -> ProfileReport:
-    """The report with a difference for each engine that has a counterpart in the earlier one."""
-    if earlier is None:
-        return report
-    found: list[EngineDifference] = []
-    for engine in report.engines:
-        other = _counterpart(engine, earlier.engines)
-        if other is not None:
-            found.append(difference(other, engine))
-    if not found:
-        raise ArtifactError(
-            f"{where}: has no engine of a batch size that was profiled here",
-            "choose a batch that both have with --batch, or one that the earlier profile holds alone",
-        )
-    nodes, others = (
-        {name for engine in one.engines for layer in engine.layers for name in layer.onnx_nodes}
-        for one in (report, earlier)
-    )
-    if not nodes & others:
-        raise ArtifactError(
-            f"{where}: shares no ONNX node with what was profiled: it is a profile of another model",
-            "compare engines of one model",
-        )
-    return msgspec.structs.replace(report, differences=tuple(found))
-
-
-def _counterpart(engine: EngineProfile, others: Sequence[EngineProfile]) -> EngineProfile | None:
-    same = [other for other in others if other.batch == engine.batch]
-    return same[0] if same else (others[0] if len(others) == 1 else None)

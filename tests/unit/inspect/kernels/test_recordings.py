@@ -10,14 +10,17 @@ import msgspec
 import onnx
 import pytest
 
+from tests.support.inspected import profiled
 from tests.support.paths import DATA
-from trtopt.inspect.difference import causes, kernel_changes
+from tests.unit.inspect.test_explanation import engine
+from trtopt.inspect.explanation import difference
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.kernels.names import in_any_block
 from trtopt.inspect.kernels.report import report_kernels
 from trtopt.measure.loop.profiling_passes import merge_runs
 from trtopt.records import (
     DevicePeaks,
+    EngineDifference,
     KernelActivity,
     KernelPass,
     KernelReport,
@@ -111,7 +114,7 @@ def test_the_same_nodes_of_all_encoder_layers_are_one_group_and_take_the_time() 
 
 
 def test_a_kernel_that_replaces_another_in_all_encoder_layers_is_one_change() -> None:
-    changes = kernel_changes(report("bert-b1"), report("bert-b32"))
+    changes = explained(report("bert-b1"), report("bert-b32")).changes
     wide = [one for one in changes if one.nodes == ("/m/encoder/layer.*/output/dense/MatMul",)]
     assert [one.blocks for one in wide] == [12]
     assert len(changes) < 20
@@ -154,6 +157,17 @@ def test_the_weights_of_q_k_and_v_are_copied_together_in_every_inference(name: s
     assert any(note.startswith(f"{share:.0%} of the time copies the weights") for note in made.notes)
 
 
+def explained(a: KernelReport, b: KernelReport) -> EngineDifference:
+    """Of engines whose layers are one that hides all nodes of the kernels."""
+    sides = []
+    for made in (a, b):
+        nodes = tuple(dict.fromkeys(name for row in made.rows for name in row.nodes))
+        (layer,) = {row.layer for row in made.rows if row.family == "product"}
+        bare = engine("a", profiled(layer, " ".join(nodes), is_opaque=True))
+        sides.append(msgspec.structs.replace(bare, kernels=made, latency_ms=made.latency_ms))
+    return difference(*sides)
+
+
 def named_alike(made: KernelReport) -> KernelReport:
     """The nodes of both recorded BERTs by one name each: `bert.encoder.layer.0.….MatMul`."""
     rows = [
@@ -169,15 +183,15 @@ def test_causes_add_up_to_the_change_of_latency_and_name_what_int8_gains_and_los
     floats, quantised = named_alike(report("bert-b32")), named_alike(report("bert-int8-b32"))
     assert floats.latency_ms is not None
     assert quantised.latency_ms is not None
-    found = causes(floats, quantised)
+    found = explained(floats, quantised).causes
     assert sum(one.a_ms for one in found) == pytest.approx(floats.latency_ms)
     assert sum(one.b_ms for one in found) == pytest.approx(quantised.latency_ms)
-    assert sum(one.a_launches for one in found) == len(floats.rows)
+    assert sum(one.a_parts for one in found) == len(floats.rows)
     by_name = {one.cause: one for one in found}
     assert by_name["products, float16 → int8: faster"].cost_ms < -0.1
-    assert by_name["copies of weights"].a_launches == 0
-    assert by_name["copies of weights"].b_launches > 0
-    assert all(one.cost_ms == 0 for one in causes(floats, floats))
+    assert by_name["copies of weights"].a_parts == 0
+    assert by_name["copies of weights"].b_parts > 0
+    assert all(one.cost_ms == 0 for one in explained(floats, floats).causes)
 
 
 def test_a_planted_cause_is_the_only_one_that_costs() -> None:
@@ -189,11 +203,12 @@ def test_a_planted_cause_is_the_only_one_that_costs() -> None:
             row, name="planted", family=family, nodes=(), ms=0.5, overlap_ms=0.0
         )
         slower = msgspec.structs.replace(made, rows=(*made.rows, planted), latency_ms=made.latency_ms + 0.5)
-        costs = {one.cause: one.cost_ms for one in causes(made, slower)}
+        costs = {one.cause: one.cost_ms for one in explained(made, slower).causes}
         assert costs.pop(cause) == pytest.approx(0.5)
         assert max(map(abs, costs.values())) < 1e-9
     slow = msgspec.structs.replace(row, ms=row.ms + 0.5)
     rows = tuple(slow if one is row else one for one in made.rows)
-    first = causes(made, msgspec.structs.replace(made, rows=rows, latency_ms=made.latency_ms + 0.5))[0]
+    slower = msgspec.structs.replace(made, rows=rows, latency_ms=made.latency_ms + 0.5)
+    first = explained(made, slower).causes[0]
     assert (first.cause, first.nodes[:1]) == ("products, float16: slower", in_any_block(row.nodes)[:1])
     assert first.cost_ms == pytest.approx(0.5, abs=0.05)  # its like became no faster

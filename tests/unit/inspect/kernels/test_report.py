@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from tests.support.inspected import profiled
 from tests.unit.inspect.kernels.test_attribution import encoder
-from trtopt.inspect.difference import kernel_changes
 from trtopt.inspect.kernels.report import gaps_and_overlaps, report_kernels, span_of
 from trtopt.records import (
     DevicePeaks,
@@ -112,15 +111,6 @@ def test_the_one_kernel_of_a_product_has_a_rate_and_an_impossible_one_is_unknown
     assert row.peak_share == pytest.approx(0.5)
     assert (row.dtype, row.tile, row.tensor_cores) == ("float16", (64, 64, 32), True)
     assert report(launches(0.4, 0.3, 0.01, 0.1), peak=projected / 0.1e-3).rows[2].confidence == "unknown"
-
-
-def test_replaced_kernels_are_matched_by_their_nodes_and_equal_ones_left_out() -> None:
-    a = report(launches(0.4, 0.3, 0.2, 0.1))
-    int8 = GEMM.replace("f16f16_f16f16_f16", "i8i8_i8i32_f32")
-    b = report(launches(0.1, 0.3, 0.2, 0.1, names=(int8, *NAMES[1:])))
-    (change,) = kernel_changes(a, b)
-    assert (change.nodes, change.a, change.b) == (("q", "k", "v"), (GEMM,), (int8,))
-    assert change.cost_ms == pytest.approx(-0.3)
 
 
 def test_dropped_records_and_runs_that_differ_are_reported() -> None:

@@ -138,19 +138,6 @@ def test_several_engines_have_panels_of_their_own() -> None:
     assert ["hidden" in one for one in layers[:2]] == [True, False]  # the busiest is open
 
 
-def test_an_engine_profiled_at_two_batch_sizes_has_both_differences() -> None:
-    profile = resnet().profiles["profile.json"]
-    (first,) = profile.differences
-    both = (first, msgspec.structs.replace(first, b_ms=9.0))
-    profiles = {"profile.json": msgspec.structs.replace(profile, differences=both)}
-    shown = read(msgspec.structs.replace(resnet(), profiles=profiles))
-    titles = {one["title"].partition(": ")[2] for one in shown.data["tables"].values()}
-    assert {
-        "1.8300 → 1.7700 ms of layers (-0.0600 ms)",
-        "1.8300 → 9.0000 ms of layers (+7.1700 ms)",
-    } <= titles
-
-
 def test_figures_that_are_not_to_be_trusted_are_marked() -> None:
     shown = read(everything())
     assert "too hot at batch 8" in shown.text["answer"]

@@ -1,0 +1,194 @@
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from msgspec.structs import replace
+
+from tests.support.inspected import graph, node, profiled
+from tests.support.scripted_runs import terms
+from trtopt.inspect.explanation import difference, differences
+from trtopt.inspect.profile import profile_point
+from trtopt.records import (
+    BenchPoint,
+    EngineDifference,
+    EngineProfile,
+    EngineRef,
+    KernelFamily,
+    KernelReport,
+    KernelRow,
+    LayerPass,
+    Measurement,
+    ProfiledLayer,
+    Samples,
+)
+
+EMPTY = graph(node("Relu", "x", "y"), inputs={"x": (1,)})
+
+
+def samples(*compute: float) -> Samples:
+    times = list(compute)
+    return Samples(
+        start_ms=times,
+        end_ms=times,
+        enqueue_ms=times,
+        gpu_compute_ms=times,
+        h2d_ms=[],
+        d2h_ms=[],
+        inference_stream=[0] * len(times),
+    )
+
+
+def engine(label: str, *layers: ProfiledLayer) -> EngineProfile:
+    latency = Measurement(
+        mode="latency",
+        contract=terms("isolated"),
+        engine=EngineRef(path="e", sha256=label * 64, label=label),
+        batch=1,
+        shapes={},
+        samples=samples(3.0, 1.0, 2.0),
+        staged=samples(3.0, 1.0, 2.0),
+        warmups=samples(),
+        stop_reason="",
+    )
+    point = BenchPoint(batch=1, latency=latency, layers=LayerPass(runs=1, layers=()))
+    empty = profile_point(point, None, EMPTY, None)
+    return replace(empty, layers=layers, sum_ms=sum(layer.ms or 0.0 for layer in layers))
+
+
+def between(a: list[ProfiledLayer], b: list[ProfiledLayer]) -> EngineDifference:
+    return difference(engine("a", *a), engine("b", *b))
+
+
+def test_the_latency_next_to_the_sum_is_the_median_without_a_profiler() -> None:
+    assert engine("a").latency_ms == 2.0
+
+
+def part(name: str, nodes: str, ms: float, op: str = "Conv", **rest: object) -> ProfiledLayer:
+    """A layer of one operator; `kind` names it where layers are compared."""
+    names = nodes.split()
+    return profiled(name, nodes, ms, kind=name, onnx_ops=(op,) * len(names), **rest)
+
+
+def costs(a: list[ProfiledLayer], b: list[ProfiledLayer]) -> dict[str, float]:
+    """Causes that change anything, but for the latency, which stays the same here."""
+    causes = between(a, b).causes
+    return {one.cause: one.cost_ms for one in causes if one.cost_ms and not one.cause.startswith("launching")}
+
+
+CONV = part("conv", "conv relu", 2.0, dtype="float16")
+PLANTED = {
+    "products, float16 → int8: slower": ([CONV], [part("gemm", "conv relu", 5.0, dtype="int8")]),
+    "products, float16 → float32: slower": ([CONV], [part("gemm", "conv relu", 5.0, dtype="float32")]),
+    "fusions that B lost: pointwise work that A has within products": (
+        [CONV],
+        [part("conv", "conv", 2.0, dtype="float16"), part("relu", "relu", 3.0, "Relu")],
+    ),
+    "reformats, Q and DQ": ([CONV], [CONV, part("q", "q", 3.0, "QuantizeLinear")]),
+    "products that only A merges": (
+        [part("qkv", "q k v", 2.0, "MatMul")],
+        [part(name, name, ms, "MatMul") for name, ms in zip("qkv", (3.0, 1.0, 1.0), strict=True)],
+    ),
+    "normalisation, float16 → float32: wider in B": (
+        [part("norm", "norm", 1.0, "LayerNormalization", dtype="float16")],
+        [part("norm", "norm", 4.0, "LayerNormalization", dtype="float32")],
+    ),
+    "pooling": ([part("pool", "pool", 1.0, "MaxPool")], [part("pool", "pool", 4.0, "MaxPool")]),
+    "copies": ([CONV], [CONV, part("concat", "concat", 3.0, "Concat")]),
+    "unknown": (
+        [part("{ForeignNode[a]}", "a b", 1.0, is_opaque=True)],
+        [part("{ForeignNode[a]}", "a b", 4.0, is_opaque=True)],
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", PLANTED)
+def test_a_planted_cause_is_the_only_one_that_costs_and_nothing_else_is_alleged(cause: str) -> None:
+    a, b = PLANTED[cause]
+    assert costs(a, b) == {cause: pytest.approx(3.0)}
+    assert costs(a, a) == costs(b, b) == {}
+
+
+def test_what_costs_has_its_remedy_and_what_gains_has_none() -> None:
+    (lost,) = (one for one in between(*PLANTED["products that only A merges"]).causes if one.remedy)
+    assert "qkv=merged" in lost.remedy
+    assert not any(one.remedy for one in between(*reversed(PLANTED["products that only A merges"])).causes)
+
+
+def kernels(*rows: KernelRow) -> KernelReport:
+    total = sum(row.own_ms for row in rows)
+    return KernelReport(
+        runs=1, graph=True, dropped=0, different_runs=0, rows=rows, by_name=(), sum_ms=total, busy_ms=total,
+        gap_ms=0.25, latency_ms=None, remainder_ms=None, unknown_ms=0.0,
+    )  # fmt: skip
+
+
+def row(family: KernelFamily, nodes: str, ms: float, name: str = "") -> KernelRow:
+    return KernelRow(
+        kind="kernel", name=name or family, family=family, start_ms=0.0, ms=ms, gap_ms=0.0, layer="foreign",
+        nodes=tuple(nodes.split()),
+    )  # fmt: skip
+
+
+def opaque(label: str, *rows: KernelRow) -> EngineProfile:
+    """One layer that hides a product, the GELU behind it and an attention."""
+    layer = profiled("foreign", "fc erf q softmax v", 9.0, is_opaque=True)
+    return replace(engine(label, layer), kernels=kernels(*rows))
+
+
+def named(a: EngineProfile, b: EngineProfile) -> list[str]:
+    return [one.cause for one in difference(a, b).causes if one.b_ms > one.a_ms and one.b_parts]
+
+
+def test_a_gelu_within_a_hidden_product_is_a_fusion_unless_a_kernel_of_unknown_nodes_may_have_it() -> None:
+    apart = opaque("b", row("product", "fc", 2.0), row("pointwise", "erf", 1.0))
+    fused = opaque("a", row("product", "fc", 2.0))
+    assert named(fused, apart) == ["fusions that B lost: pointwise work that A has within products"]
+    assert named(opaque("a", row("product", "fc", 2.0), row("pointwise", "", 0.5)), apart) == ["pointwise"]
+
+
+def test_an_attention_of_one_kernel_against_its_products_is_one_cause() -> None:
+    whole = opaque("a", row("attention", "q softmax v", 1.0))
+    apart = opaque("b", row("product", "q", 1.0), row("softmax", "softmax", 1.0), row("product", "v", 1.0))
+    assert named(whole, apart) == ["attention that only A has in one kernel"]
+    assert named(whole, opaque("b", row("attention", "q softmax v", 2.0))) == ["attention"]
+
+
+def test_what_was_replaced_is_the_costliest_first_and_once_for_all_blocks() -> None:
+    a = [part("t1", f"block.{n}/conv", 1.0) for n in range(3)] + [part("same", "exp", 9.0, "Exp")]
+    b = [part("t2", f"block.{n}/conv", 2.0) for n in range(3)] + [part("same", "exp", 1.0, "Exp")]
+    (found,) = between(a, b).changes
+    assert (found.nodes, found.a, found.b, found.blocks) == (("block.*/conv",), ("t1",), ("t2",), 3)
+    assert found.cost_ms == 3.0
+
+
+def test_only_batch_sizes_that_both_were_timed_at_are_explained() -> None:
+    eight = replace(engine("a", CONV), batch=8)
+    assert [one.batch for one in differences([engine("a", CONV), eight], [eight, engine("b")])] == [8]
+
+
+LAYERS = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from("abcdef"), min_size=1, max_size=3, unique=True),
+        st.floats(0, 10),
+        st.sampled_from(("MatMul", "Relu", "Cast", "Softmax", "Custom")),
+        st.sampled_from(("", "int8", "float16", "float32")),
+        st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+@given(LAYERS, LAYERS)
+def test_causes_add_up_to_both_latencies(a: list[Any], b: list[Any]) -> None:
+    sides = [
+        [
+            part(f"{n}", " ".join(names), ms, op, dtype=dtype, is_opaque=is_opaque)
+            for n, (names, ms, op, dtype, is_opaque) in enumerate(side)
+        ]
+        for side in (a, b)
+    ]
+    found = between(*sides)
+    assert found.a_ms == found.b_ms == 2.0
+    assert sum(one.a_ms for one in found.causes) == pytest.approx(2.0)
+    assert sum(one.b_ms for one in found.causes) == pytest.approx(2.0)
+    assert sum(one.a_parts for one in found.causes) == sum(bool(layer.ms) for layer in sides[0])

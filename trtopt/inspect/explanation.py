@@ -1,0 +1,302 @@
+"""Why one engine of a model is slower or faster than another: causes that add up, and replaced parts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from trtopt.inspect.costs import family_of
+from trtopt.inspect.kernels.names import common_names, in_any_block, kernel_of_any_number
+from trtopt.inspect.layers import bits
+from trtopt.onnxio.graph_walk import DisjointNames
+from trtopt.records import Cause, Change, EngineDifference, EngineProfile, KernelFamily, ProfiledLayer
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A launch, or a layer where launches are unknown; `layer` is the one that it belongs to."""
+
+    name: str
+    family: KernelFamily
+    ms: float
+    dtype: str = ""
+    nodes: tuple[str, ...] = ()
+    layer: str = ""
+
+    @property
+    def keys(self) -> list[str]:
+        """Its nodes, else its name; a reformat has the nodes of all that it feeds, and would tie these."""
+        nodes = () if self.family == "reformat" else self.nodes
+        return [f"node {name}" for name in nodes] or [f"name {self.name}"]
+
+
+def differences(a: Sequence[EngineProfile], b: Sequence[EngineProfile]) -> tuple[EngineDifference, ...]:
+    """From A to B at every batch size at which an engine was timed on both sides."""
+    first, second = ({one.batch: one for one in reversed(side) if one.sum_ms} for side in (a, b))
+    return tuple(difference(first[batch], second[batch]) for batch in sorted(first.keys() & second.keys()))
+
+
+def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
+    """By kernels where both profiles have them, else by layers."""
+    by_kernels = a.kernels is not None and b.kernels is not None
+    first, second = (_Side(one, by_kernels) for one in (a, b))
+    groups = connected(first.parts, second.parts, lambda part: part.keys)
+    return EngineDifference(
+        batch=b.batch,
+        a=f"{a.engine.label} ({a.engine.sha256[:12]})",
+        b=f"{b.engine.label} ({b.engine.sha256[:12]})",
+        a_ms=first.latency_ms,
+        b_ms=second.latency_ms,
+        parts="kernels" if by_kernels else "layers",
+        causes=_causes(first, second, groups),
+        changes=_changes(groups),
+    )
+
+
+class _Side:
+    """What an engine's latency consists of: its parts, gaps between them, and the rest."""
+
+    def __init__(self, profile: EngineProfile, by_kernels: bool) -> None:
+        kernels = profile.kernels if by_kernels else None
+        if kernels is not None:
+            self.parts = [
+                Part(kernel_of_any_number(row.name), row.family, row.own_ms, row.dtype, row.nodes, row.layer)
+                for row in kernels.rows
+            ]
+        else:
+            self.parts = [_part_of(layer) for layer in profile.layers if layer.ms]
+        self.gap_ms = 0.0 if kernels is None else kernels.gap_ms
+        taken = _ms(self.parts) + self.gap_ms
+        self.latency_ms = taken if profile.latency_ms is None else profile.latency_ms
+        self.rest_ms = self.latency_ms - taken
+        self._covered = {
+            name: layer.name for layer in profile.layers if not layer.is_reformat for name in layer.onnx_nodes
+        }
+        computing = [part for part in self.parts if part.family not in _MOVES]
+        self._served = {name for part in computing if part.family != "product" for name in part.nodes}
+        self._hiding = {part.layer for part in computing if not part.nodes}
+
+    def has_within_products(self, nodes: Sequence[str]) -> bool:
+        """Whether it computes these nodes, and no part other than products is known to, or may."""
+        own = self._covered.keys() & set(nodes)
+        layers = {self._covered[name] for name in own}
+        return bool(own) and not own & self._served and not layers & self._hiding
+
+
+def _part_of(layer: ProfiledLayer) -> Part:
+    family: KernelFamily = "other" if layer.is_opaque else family_of(layer.onnx_ops or (layer.kind,))
+    tactic = layer.tactic
+    if layer.is_reformat:
+        family, tactic = "reformat", ""
+    name = " ".join(filter(None, (layer.kind, layer.dtype, tactic))) or layer.name
+    return Part(name, family, layer.ms or 0.0, layer.dtype, layer.working_nodes, layer.name)
+
+
+def connected(
+    a: Sequence[_Item], b: Sequence[_Item], keys: Callable[[_Item], list[str]]
+) -> list[tuple[tuple[_Item, ...], tuple[_Item, ...]]]:
+    """What of both hangs together: two are connected where they share a key."""
+    groups = DisjointNames(key for one in (*a, *b) for key in keys(one))
+    for one in (*a, *b):
+        groups.join(*keys(one))
+    sides: dict[str, tuple[list[_Item], list[_Item]]] = {}
+    for side, items in enumerate((a, b)):
+        for one in items:
+            sides.setdefault(groups.root(keys(one)[0]), ([], []))[side].append(one)
+    return [(tuple(ours), tuple(theirs)) for ours, theirs in sides.values()]
+
+
+_Group = tuple[Sequence[Part], Sequence[Part]]
+"""Parts of A and of B for common nodes."""
+
+
+# Causes, and what may save their cost. A remedy is an option of `trtopt build`, unless it names a command.
+
+
+@dataclass(frozen=True)
+class _Reason:
+    text: str
+    remedy: str = ""
+
+
+_MOVES: frozenset[KernelFamily] = frozenset({"reformat", "weight copy", "copy", "memset"})
+_MERGE = "--forms qkv=merged for INT8, else --add-rule merge-matmuls: merges them in the graph"
+_NARROW = "--forms rest=half: FP16 between Q/DQ"
+_REASONS: dict[KernelFamily, _Reason] = {
+    "reformat": _Reason(
+        "reformats, Q and DQ", "--exclude what they surround; in front of sums, another --forms residual"
+    ),
+    "weight copy": _Reason("copies of weights", _MERGE),
+    "copy": _Reason("copies"),
+    "memset": _Reason("memory sets"),
+    "split-k": _Reason("sums of split products"),
+    "other": _Reason("unknown"),
+}
+"""Of what is not called after its family."""
+_GAPS = _Reason("gaps between kernels")
+_REST = _Reason("launching, and what profiling changes")
+_NODES = 3
+
+
+def _causes(a: _Side, b: _Side, groups: Sequence[_Group]) -> tuple[Cause, ...]:
+    """Both latencies by cause, the largest change first: what no part and no gap takes is the rest."""
+    by_reason: dict[_Reason, tuple[list[Part], list[Part]]] = defaultdict(lambda: ([], []))
+    for group in groups:
+        for side, part, reason in _by_reason(group, (a, b)):
+            by_reason[reason][side].append(part)
+    found = [
+        _cause(reason, _ms(ours), _ms(theirs), len(ours), len(theirs), _most_changed(ours, theirs))
+        for reason, (ours, theirs) in by_reason.items()
+    ]
+    found.append(_cause(_REST, a.rest_ms, b.rest_ms))
+    if a.gap_ms or b.gap_ms:
+        found.append(_cause(_GAPS, a.gap_ms, b.gap_ms))
+    return tuple(sorted(found, key=lambda one: -abs(one.cost_ms)))
+
+
+def _cause(
+    reason: _Reason,
+    a_ms: float,
+    b_ms: float,
+    a_parts: int = 0,
+    b_parts: int = 0,
+    nodes: tuple[str, ...] = (),
+) -> Cause:
+    return Cause(
+        cause=reason.text,
+        a_ms=a_ms,
+        b_ms=b_ms,
+        a_parts=a_parts,
+        b_parts=b_parts,
+        nodes=nodes,
+        remedy=reason.remedy if b_ms > a_ms else "",
+    )
+
+
+def _by_reason(group: _Group, sides: tuple[_Side, _Side]) -> Iterator[tuple[int, Part, _Reason]]:
+    """The reason that each part of common nodes counts for, with its side."""
+    attended = {name for side in group for part in side if part.family == "attention" for name in part.nodes}
+    products = [
+        [part for part in side if part.family == "product" and not attended.issuperset(part.nodes)]
+        for side in group
+    ]
+    computed = [{name for part in side for name in part.nodes} for side in products]
+    for side, parts in enumerate(group):
+        for part in parts:
+            if part.nodes and attended.issuperset(part.nodes):
+                yield side, part, _attention(group)
+            elif part.family == "product":
+                yield side, part, _products(*products)
+            elif (
+                part.family == "pointwise"
+                and part.nodes
+                and (
+                    computed[1 - side].issuperset(part.nodes)
+                    or sides[1 - side].has_within_products(part.nodes)
+                )
+            ):
+                yield side, part, _FUSED[side]
+            else:
+                yield side, part, _others(part.family, group)
+
+
+_FUSED = (
+    _Reason("fusions of B: pointwise work that it has within products"),
+    _Reason(
+        "fusions that B lost: pointwise work that A has within products",
+        "for HardSwish --forms activation=int8; trtopt profile lists what was not fused, and why",
+    ),
+)
+"""By the side that has the work in parts of its own."""
+
+
+def _attention(group: _Group) -> _Reason:
+    has_one = [any(part.family == "attention" for part in side) for side in group]
+    if all(has_one):
+        return _Reason("attention")
+    if has_one[0]:
+        return _Reason("attention that only A has in one kernel", "--forms attention=on")
+    return _Reason("attention that only B has in one kernel")
+
+
+def _products(ours: Sequence[Part], theirs: Sequence[Part]) -> _Reason:
+    """By types, and by whether they became faster; products of one side only, and merged ones, by that."""
+    if not ours or not theirs:
+        return _Reason(f"products, {_types(ours or theirs)}: only in {'A' if ours else 'B'}")
+    if _merges(ours, theirs):
+        return _Reason("products that only A merges", _MERGE)
+    if _merges(theirs, ours):
+        return _Reason("products that only B merges")
+    types = _types(ours) if _types(ours) == _types(theirs) else f"{_types(ours)} → {_types(theirs)}"
+    before, after = _bits(ours), _bits(theirs)
+    remedy = ""
+    if before and after and before != after:
+        remedy = _NARROW if after > before else "--exclude these nodes: they stay in float"
+    return _Reason(f"products, {types}: {'slower' if _ms(theirs) > _ms(ours) else 'faster'}", remedy)
+
+
+def _merges(ours: Sequence[Part], theirs: Sequence[Part]) -> bool:
+    """Whether a part of ours computes the products of several of theirs."""
+    return any(sum({*one.nodes} > {*other.nodes} for other in theirs) > 1 for one in ours)
+
+
+def _others(family: KernelFamily, group: _Group) -> _Reason:
+    """By family, and by whether B runs them in a wider type."""
+    ours, theirs = ([part for part in side if part.family == family] for side in group)
+    if family not in _MOVES and 0 < _bits(ours) < _bits(theirs):
+        return _Reason(f"{family}, {_types(ours)} → {_types(theirs)}: wider in B", _NARROW)
+    return _REASONS.get(family, _Reason(family))
+
+
+def _types(parts: Sequence[Part]) -> str:
+    return ", ".join(sorted({part.dtype or "unknown" for part in parts}))
+
+
+def _bits(parts: Sequence[Part]) -> int:
+    """Of the widest type, 0 where one is unknown."""
+    widths = [bits(part.dtype) for part in parts]
+    return max(widths, default=0) if all(widths) else 0
+
+
+def _ms(parts: Sequence[Part]) -> float:
+    return sum(part.ms for part in parts)
+
+
+def _most_changed(ours: Sequence[Part], theirs: Sequence[Part]) -> tuple[str, ...]:
+    """The first nodes of what changes most, those of repeated blocks together."""
+    changes: dict[tuple[str, ...], float] = defaultdict(float)
+    for sign, parts in ((-1, ours), (1, theirs)):
+        for part in parts:
+            changes[in_any_block(part.nodes[:1])] += sign * part.ms
+    costliest = sorted(filter(None, changes), key=lambda nodes: -abs(changes[nodes]))
+    return tuple(name for (name,) in costliest[:_NODES])
+
+
+# Parts that were replaced.
+
+
+def _changes(groups: Sequence[_Group]) -> tuple[Change, ...]:
+    """The costliest first, the same change in several blocks as one; what is the same in both is left out."""
+    members: dict[tuple[tuple[str, ...], ...], list[tuple[tuple[str, ...], float, float]]] = {}
+    for ours, theirs in groups:
+        nodes = tuple(dict.fromkeys(name for part in (*ours, *theirs) for name in part.nodes))
+        a, b = (tuple(part.name for part in side) for side in (ours, theirs))
+        if a != b:
+            own = members.setdefault((in_any_block(nodes), a, b), [])
+            own.append((nodes, _ms(ours), _ms(theirs)))
+    changes = (
+        Change(
+            nodes=common_names([nodes for nodes, _, _ in own]),
+            a=a,
+            b=b,
+            a_ms=sum(before for _, before, _ in own),
+            b_ms=sum(after for _, _, after in own),
+            blocks=len(own),
+        )
+        for (_, a, b), own in members.items()
+    )
+    return tuple(sorted(changes, key=lambda one: (-abs(one.cost_ms), one.a, one.b)))

@@ -1,0 +1,113 @@
+"""Why one engine is slower or faster than another: a waterfall, its causes, what to try, what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtopt.records import Cause, Change, EngineDifference, Explanation
+from trtopt.report.charts import Channel, Row, chart, coloured, listed, marks
+from trtopt.report.view import (
+    Block,
+    Chart,
+    Column,
+    Late,
+    Lines,
+    View,
+    cells_of,
+    names_text,
+    plain,
+    table,
+    view_of,
+)
+
+_TOP, _TOP_CHANGES = 10, 5
+_SHOWN = 0.005
+"""The waterfall has the causes that change A's latency by so much; the others are one step."""
+
+
+@view_of.register
+def explanation_view(found: Explanation) -> View:
+    """Each batch size in turn; a row for each cause."""
+    outcome = "; ".join(f"batch {one.batch}: {_change_text(one)}" for one in found.engines)
+    rows = (
+        {"batch": one.batch} | cells_of(cause) | {"nodes": ", ".join(cause.nodes)}
+        for one in found.engines
+        for cause in one.causes
+    )
+    return View("", Late(lambda: _parts(found)), plain(found.notes), outcome, rows)
+
+
+def _parts(found: Explanation) -> Iterator[Block]:
+    yield Lines([f"A {found.a}, B {found.b}, on {found.device}"])
+    for one in found.engines:
+        yield from difference_blocks(one)
+
+
+def difference_blocks(found: EngineDifference) -> Iterator[Block]:
+    """Causes, which add up to the change of the latency, what may save their cost, and replaced parts."""
+    causes: list[Column[Cause]] = [
+        Column("cost ms", lambda one: one.cost_ms, "+.4f"),
+        Column("of A", lambda one: one.cost_ms / found.a_ms if found.a_ms else None, "+.1%"),
+        Column("A ms", lambda one: one.a_ms, ".4f"),
+        Column("B ms", lambda one: one.b_ms, ".4f"),
+        Column(found.parts, lambda one: f"{one.a_parts} → {one.b_parts}"),
+        Column("cause", lambda one: one.cause, fit="fold"),
+        Column("ONNX nodes", lambda one: names_text(one.nodes), fit="cut"),
+    ]
+    remedies: list[Column[Cause]] = [
+        Column("saves ms", lambda one: one.cost_ms, ".4f"),
+        Column("of what", lambda one: one.cause, fit="fold"),
+        Column("what to try", lambda one: one.remedy or "none known", fit="fold"),
+    ]
+    changes: list[Column[Change]] = [
+        Column("A ms", lambda one: one.a_ms, ".4f", width=6),
+        Column("B ms", lambda one: one.b_ms, ".4f", width=6),
+        Column("cost ms", lambda one: one.cost_ms, "+.4f", width=7),
+        Column("blocks", lambda one: one.blocks, "", width=6),
+        Column(f"ONNX nodes: {found.parts} in A → in B", _replaced, fit="fold"),
+    ]
+    yield waterfall(found)
+    title = f"batch {found.batch}: A {found.a}, B {found.b}: {_change_text(found)}"
+    yield table(title, causes, found.causes, top=_TOP)
+    costly = [one for one in found.causes if one.cost_ms > _SHOWN * found.a_ms]
+    if costly:
+        yield table("what B loses, and may gain at most by a change", remedies, costly)
+    if found.changes:
+        yield table(f"{found.parts} that were replaced", changes, found.changes, top=_TOP_CHANGES)
+
+
+def _change_text(found: EngineDifference) -> str:
+    gap = found.b_ms - found.a_ms
+    share = f", {gap / found.a_ms:+.1%}" if found.a_ms else ""
+    return f"{found.a_ms:.4f} → {found.b_ms:.4f} ms ({gap:+.4f} ms{share})"
+
+
+def _replaced(change: Change) -> str:
+    a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in (change.a, change.b))
+    return f"{names_text(change.nodes) or 'no known node'}: {a} → {b}"
+
+
+def waterfall(found: EngineDifference) -> Chart:
+    """From A's latency to B's, a step for each cause."""
+    steps = [one for one in found.causes if abs(one.cost_ms) > _SHOWN * found.a_ms]
+    reached = found.a_ms
+    rows: list[Row] = [{"step": "A", "kind": "latency", "from": 0.0, "to": reached, "ms": reached}]
+    others = found.b_ms - found.a_ms - sum(one.cost_ms for one in steps)
+    for name, cost in (*((one.cause, one.cost_ms) for one in steps), ("all others", others)):
+        direction = "B is slower" if cost > 0 else "B is faster"
+        rows.append({"step": name, "kind": direction, "from": reached, "to": reached + cost, "ms": cost})
+        reached += cost
+    rows.append({"step": "B", "kind": "latency", "from": 0.0, "to": found.b_ms, "ms": found.b_ms})
+    step = Channel("step", more={"title": None, "sort": None, "axis": {"labelLimit": 260}})
+    ms = Channel("ms", "ms", "+.4f")
+    start, end = (Channel(name, name, ".4f", "latency, ms") for name in ("from", "to"))
+    colours = {"latency": "#9aa4ae", "B is slower": "#e07f7f", "B is faster": "#68b87e"}
+    kind = coloured("kind", scale={"domain": [*colours], "range": [*colours.values()]})
+    return chart(
+        f"From A to B at batch {found.batch}, by cause",
+        rows,
+        [step, ms, start, end],
+        marks("bar", y=step, x=start, x2={"field": "to"}, color=kind),
+        text=listed([f"{row['step']}: {row['ms']:+.4f} ms" for row in rows]),
+        height=70 + 22 * len(rows),
+    )

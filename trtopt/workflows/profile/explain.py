@@ -1,0 +1,110 @@
+"""From two engines of one model, or their profiles, to why one is slower or faster than the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.files.manifests import MANIFEST, read_manifest
+from trtopt.inspect.explanation import differences
+from trtopt.recipe import batch_sizes
+from trtopt.records import Explanation, ProfileReport
+from trtopt.requests.measure import ExplainRequest, ProfileRequest
+from trtopt.targets import ONNXRUNTIME
+from trtopt.workflows.bench.resolve_engines import check_trust, runs_on
+from trtopt.workflows.compare.result_files import is_result_file
+from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.profile.profile import PROFILE_FILE, profile, read_profile
+from trtopt.workflows.provenance import check_engines, command_line, now
+
+
+def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation:
+    """Find the causes of the difference in time; see `trtopt.explain`. What was not profiled is, A first."""
+    paths = [Path(one) for one in (request.a, request.b)]
+    check_trust(request.trust, [path for path in paths if not _is_profiled(path)])
+    saved = {path: _read(path) for path in paths if _is_profiled(path)}
+    a, b = (saved.get(path) or _measure(path, request, listener) for path in paths)
+    _check_one_model(a, b, paths[1])
+    sizes = batch_sizes(request.batch)
+    chosen = ([one for one in side.engines if sizes is None or one.batch in sizes] for side in (a, b))
+    found = differences(*chosen)
+    if not found:
+        measured = (sorted({one.batch for one in side.engines if one.sum_ms}) for side in (a, b))
+        in_a, in_b = (", ".join(map(str, side)) or "none" for side in measured)
+        raise ArtifactError(
+            f"no batch size was timed in both: A has batch {in_a}, B batch {in_b}",
+            "profile both at one batch size: trtopt profile PATH --batch N -o FOLDER",
+        )
+    return Explanation(
+        created=now(),
+        argv=command_line(),
+        a=str(request.a),
+        b=str(request.b),
+        device=b.environment.device.name,
+        engines=found,
+        notes=(*_notes(a, b), *dict.fromkeys((*a.notes, *b.notes))),
+    )
+
+
+def _is_profiled(path: Path) -> bool:
+    return is_result_file(path) or (path / PROFILE_FILE).is_file()
+
+
+def _read(path: Path) -> ProfileReport:
+    """A saved profile; one in a build folder must be of its engines."""
+    report = read_profile(path)
+    if (path / MANIFEST).is_file():
+        remedy = f"remove {path / PROFILE_FILE}, or write it again: trtopt profile {path} -o {path}"
+        check_engines(report, read_manifest(path), path / PROFILE_FILE, path, remedy)
+    return report
+
+
+def _measure(path: Path, request: ExplainRequest, listener: Listener) -> ProfileReport:
+    trust = tuple(_trusted(request.trust, path))
+    on_gpu = runs_on(path, request.backend, trust) != ONNXRUNTIME
+    return profile(
+        ProfileRequest(
+            path,
+            batch=request.batch,
+            data=request.data,
+            backend=request.backend,
+            kernels=request.kernels and on_gpu,
+            duration=request.duration,
+            shapes=request.shapes,
+            axes=request.axes,
+            timeout=request.timeout,
+            trust=trust,
+        ),
+        listener,
+    )
+
+
+def _trusted(names: Sequence[str], path: Path) -> Iterator[str]:
+    """Those that are of this path's engines and plugins; the others are the other one's."""
+    for name in names:
+        with suppress(UsageError):
+            check_trust([name], [path])
+            yield name
+
+
+def _check_one_model(a: ProfileReport, b: ProfileReport, where: Path) -> None:
+    nodes, others = (
+        {name for engine in one.engines for layer in engine.layers for name in layer.onnx_nodes}
+        for one in (a, b)
+    )
+    if not nodes & others:
+        raise ArtifactError(
+            f"{where}: shares no ONNX node with A: it is of another model", "compare engines of one model"
+        )
+
+
+def _notes(a: ProfileReport, b: ProfileReport) -> Iterator[str]:
+    """What speaks against the sums."""
+    first, second = (one.environment.device for one in (a, b))
+    if first.name != second.name:
+        yield f"profiled on unlike devices: A on {first.name}, B on {second.name}"
+    on_gpu = first.kind == second.kind == "gpu"
+    if on_gpu and not all(engine.kernels for one in (a, b) for engine in one.engines):
+        yield "by layers alone, as not both have kernels: trtopt profile --kernels records what runs inside"
