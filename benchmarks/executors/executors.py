@@ -34,7 +34,6 @@ import ray
 from ray.cluster_utils import Cluster
 
 import trtopt
-from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
 from trtopt.executors.api import THIS_HOST, Executor
 from trtopt.executors.ray.connection import connected
@@ -49,6 +48,7 @@ from trtopt.records import Job
 from trtopt.workers.jobs import IdentifyJob
 from trtopt.workers.worker import Progress
 from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.race import engine_at
 
 _NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "resources": {"trtopt_measuring": 1}}
 _ONE_BY_ONE = 20
@@ -84,10 +84,8 @@ def bench_job(model: Path, folder: Path) -> BenchJob:
     manifest = trtopt.build(model, folder, backend="onnxruntime")
     engine = read_manifest(folder).engines[0]
     return BenchJob(
-        path=str(folder / engine.path),
-        artifact=engine,
+        engine=engine_at(folder, manifest.onnx.inputs, engine, 1),
         batch=1,
-        shapes=shapes_at(manifest.onnx.inputs, engine.plan, 1),
         data=None,
         contract=contract_named("trtexec-11"),
         warmup_s=0.0,

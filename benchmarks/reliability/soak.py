@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 
 import trtopt
 from trtopt.builder.engine import BuildJob
-from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
 from trtopt.device.nvml import device_memory_of
 from trtopt.files.manifests import read_manifest
@@ -44,6 +43,7 @@ from trtopt.records import EngineArtifact
 from trtopt.requests.recipe import make_recipe
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.jobs import type_of
+from trtopt.workflows.race import engine_at
 from trtopt.workflows.workbench import make_plans
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
@@ -83,10 +83,8 @@ class Rounds:
         if self.on_cpu:
             folder, artifact = self._folder / "here", self._build()
         job = BenchJob(
-            path=str(folder / artifact.path),
-            artifact=artifact,
+            engine=engine_at(folder, self._onnx.inputs, artifact, BATCH),
             batch=BATCH,
-            shapes=shapes_at(self._onnx.inputs, artifact.plan, BATCH),
             data=None,
             contract=contract_named(DEFAULT),
             warmup_s=0.0,

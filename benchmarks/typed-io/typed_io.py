@@ -42,7 +42,7 @@ from trtopt.device.backends import open_target
 from trtopt.errors import TrtoptError
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import contract_named, one_in_flight
-from trtopt.measure.engine import vouched_engine
+from trtopt.measure.engine import LoadedEngine, vouched_engine
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.profiling_passes import time_layers
 from trtopt.measure.loop.sampling import Finished, Subject, Until, drive, no_garbage_collection
@@ -285,7 +285,8 @@ class Side:
         manifest = read_manifest(folder)
         (engine,) = manifest.engines
         shapes = {tensor: shape.opt for tensor, shape in engine.plan.shapes.items()}
-        content = vouched_engine(target, folder / engine.path, engine, shapes)
+        loaded = LoadedEngine(path=str(folder / engine.path), artifact=engine, shapes=shapes)
+        content = vouched_engine(target, loaded)
         self._device = target.device
         self._session = resources.enter_context(closing(target.load(content)))
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)

@@ -43,9 +43,10 @@ def on_scripted_devices(scripts: Sequence[Script]) -> SimpleNamespace:
     ) -> Iterator[tuple[int, Benched]]:
         for index, (job, script) in enumerate(zip(jobs, scripts, strict=True)):
             target = ScriptedTarget(ScriptedDevice(script))
-            plan = msgspec.structs.replace(job.artifact.plan, backend=ScriptedTarget.backend)
-            artifact = msgspec.structs.replace(job.artifact, plan=plan, device=SCRIPTED)
-            ours = msgspec.structs.replace(job, artifact=artifact, shapes={"x": (job.batch, 4)})
+            plan = msgspec.structs.replace(job.engine.artifact.plan, backend=ScriptedTarget.backend)
+            artifact = msgspec.structs.replace(job.engine.artifact, plan=plan, device=SCRIPTED)
+            engine = msgspec.structs.replace(job.engine, artifact=artifact, shapes={"x": (job.batch, 4)})
+            ours = msgspec.structs.replace(job, engine=engine)
             point = bench_engine(target, ours, lambda phase, fraction: None)
             yield index, Benched(point=point, environment=environment_of(target))  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS
 from trtopt.errors import DeviceError, TrtoptError
-from trtopt.measure.engine import OutputsJob
+from trtopt.measure.engine import LoadedEngine, OutputsJob
 from trtopt.processes import DONE
 from trtopt.workers.supervisor import run_all_jobs
 
@@ -52,7 +52,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OutputsJob:
     manifest = trtopt.build(DIGITS, tmp_path / "digits", backend="onnxruntime", rewrite="none")
     (engine,) = manifest.engines
     path, inputs = str(tmp_path / "digits" / engine.path), manifest.onnx.inputs
-    return OutputsJob(path=path, artifact=engine, inputs=inputs, data="", batch=1, folder=str(tmp_path))
+    loaded = LoadedEngine(path=path, artifact=engine, shapes={})
+    return OutputsJob(engine=loaded, inputs=inputs, data="", batch=1, folder=str(tmp_path))
 
 
 def outcomes(job: OutputsJob, *functions: str, **how: object) -> dict[int, object]:

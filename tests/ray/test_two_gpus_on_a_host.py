@@ -22,7 +22,6 @@ from tests.ray.conftest import TwoNodes
 from tests.ray.test_ray_executor import MODEL
 from tests.ray.test_unlike_nodes import BACKEND, build_jobs
 from tests.support.paths import ROOT
-from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
@@ -34,6 +33,7 @@ from trtopt.processes.child import Child
 from trtopt.records import EngineArtifact, Job
 from trtopt.workers import supervisor
 from trtopt.workflows.listener import SILENT
+from trtopt.workflows.race import engine_at
 
 GPUS = {"0", "1"}
 
@@ -62,10 +62,8 @@ def bench_jobs(folder: Path) -> list[BenchJob]:
     manifest = trtopt.build(MODEL, folder, backend=BACKEND)
     engine = read_manifest(folder).engines[0]
     job = BenchJob(
-        path=str(folder / engine.path),
-        artifact=engine,
+        engine=engine_at(folder, manifest.onnx.inputs, engine, 1),
         batch=1,
-        shapes=shapes_at(manifest.onnx.inputs, engine.plan, 1),
         data=None,
         contract=contract_named("trtexec-11"),
         warmup_s=0.0,

@@ -78,7 +78,7 @@ class ScriptedTimes:
         )
 
     def _point(self, job: BenchJob) -> BenchPoint:
-        folder = Path(job.path).parent
+        folder = Path(job.engine.path).parent
         graph = next(folder.glob("model.*.onnx"), folder.parents[1] / "model.onnx")  # as it was given
         layers = tuple(
             LayerTime(name=node.name, ms=[self._layer_ms(folder.name, job.batch, node)])
@@ -87,9 +87,9 @@ class ScriptedTimes:
         latency = Measurement(
             mode="latency",
             contract=job.contract,
-            engine=_ref(job.path),
+            engine=_ref(job.engine.path),
             batch=job.batch,
-            shapes=job.shapes,
+            shapes=job.engine.shapes,
             samples=_samples(1.0),
             staged=_samples(1.0),
             warmups=_samples(1.0),

@@ -59,6 +59,23 @@ from trtopt.records import (
 from trtopt.records.bench import ColdStart, StartPhase
 
 
+class LoadedEngine(Record, frozen=True, kw_only=True):
+    """An engine file to load, if its hash is the artifact's, at these shapes of its inputs.
+
+    The same file twice gives two that share nothing. `sample_axes` are its model's, of `data.fit`.
+    """
+
+    path: str
+    artifact: EngineArtifact
+    shapes: dict[str, Shape]
+    sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+
+    @property
+    def ref(self) -> EngineRef:
+        """How a measurement names it."""
+        return EngineRef(path=self.path, sha256=self.artifact.sha256, label=self.artifact.plan.label)
+
+
 def check_fits(artifact: EngineArtifact, target: Target) -> None:
     """Engines fit one flavour, version and GPU model."""
     built, here = artifact.plan.backend, target.backend
@@ -77,17 +94,16 @@ def check_fits(artifact: EngineArtifact, target: Target) -> None:
         )
 
 
-def vouched_engine(
-    target: Target, path: Path, artifact: EngineArtifact, shapes: Mapping[str, Shape]
-) -> bytes:
+def vouched_engine(target: Target, engine: LoadedEngine) -> bytes:
     """The engine's content, once it fits, its hash is right and the device has room for the least it takes.
 
-    That is its file, for its weights are in it, and one set of inputs and outputs; `shapes` are those of its
-    inputs, and outputs count where the engine knows their shapes.
+    That is its file, for its weights are in it, and one set of inputs and outputs, which count where the
+    engine knows their shapes.
     """
+    artifact = engine.artifact
     check_fits(artifact, target)
-    content = read_verified(path, artifact.sha256)
-    tensors = _nbytes((*artifact.inputs, *artifact.outputs), shapes)
+    content = read_verified(Path(engine.path), artifact.sha256)
+    tensors = _nbytes((*artifact.inputs, *artifact.outputs), engine.shapes)
     require_memory(
         artifact.path,
         {"engine": len(content), "inputs and outputs": tensors},
@@ -97,20 +113,18 @@ def vouched_engine(
     return content
 
 
-def check_stream_memory(
-    device: Device, session: Session, name: str, shapes: Mapping[str, Shape], contract: Contract
-) -> None:
+def check_stream_memory(device: Device, session: Session, engine: LoadedEngine, contract: Contract) -> None:
     """Warn if the streams of a contract may find too little room.
 
     A stream takes what the engine states for a context's activations, at the largest shapes that it admits,
     and its sets of inputs and outputs.
     """
-    tensors = _nbytes((*session.inputs, *session.outputs), shapes)
+    tensors = _nbytes((*session.inputs, *session.outputs), engine.shapes)
     parts = {
         "activations": contract.streams * (session.device_memory_bytes or 0),
         "inputs and outputs": contract.streams * sets_of(contract) * tensors,
     }
-    warn_if_short(name, parts, device.device_memory())
+    warn_if_short(engine.artifact.path, parts, device.device_memory())
 
 
 def _nbytes(specs: Iterable[TensorSpec], shapes: Mapping[str, Shape]) -> int:
@@ -134,16 +148,14 @@ class Benched(Record, frozen=True, kw_only=True):
 
 
 class BenchJob(Job[Benched], frozen=True, kw_only=True, tag="bench"):
-    """A bench worker's job. The file at `path` is loaded only if its hash is the artifact's.
+    """A bench worker's job.
 
-    `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `sample_axes` are the
-    model's, of `data.fit`. `nvtx` and `cuda_profiler` are for `device.nvtx`.
+    `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `nvtx` and `cuda_profiler`
+    are for `device.nvtx`.
     """
 
-    path: str
-    artifact: EngineArtifact
+    engine: LoadedEngine
     batch: int
-    shapes: dict[str, Shape]
     data: str | None
     contract: Contract
     warmup_s: float
@@ -152,7 +164,6 @@ class BenchJob(Job[Benched], frozen=True, kw_only=True, tag="bench"):
     memory: bool
     stop_early: bool = False
     load: LoadSettings | None = None
-    sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     nvtx: bool = False
     cuda_profiler: bool = False
 
@@ -162,7 +173,7 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
 
     If the device fails once there are latencies, the point records it and lacks the later passes.
     """
-    engine = vouched_engine(target, Path(job.path), job.artifact, job.shapes)
+    engine = vouched_engine(target, job.engine)
     made: dict[str, Any] = {}
     try:
         _take_passes(target, engine, job, progress, made)
@@ -190,7 +201,7 @@ def _take_passes(
 
     with closing(target.load(engine)) as session:
         subject = subject_of(session, job)
-        check_stream_memory(device, session, job.artifact.path, job.shapes, terms)
+        check_stream_memory(device, session, job.engine, terms)
         sample = partial(measure, device, session, subject)
         passes["latency"] = partial(sample, terms, "latency", limits)
         if terms.queue_ahead or terms.streams > 1:
@@ -223,21 +234,18 @@ def _take_passes(
 
 def subject_of(session: Session, job: BenchJob) -> Subject:
     """What a job measures, with one batch of its data."""
-    data = input_batch(session, job.shapes, job.data, job.sample_axes)
-    ref = EngineRef(path=job.path, sha256=job.artifact.sha256, label=job.artifact.plan.label)
-    return Subject(engine=ref, batch=job.batch, shapes=job.shapes, data=data)
+    data = input_batch(session, job.engine, job.data)
+    return Subject(engine=job.engine.ref, batch=job.batch, shapes=job.engine.shapes, data=data)
 
 
-def input_batch(
-    session: Session, shapes: Mapping[str, Shape], data: str | None, axes: Mapping[str, int]
-) -> Inputs:
+def input_batch(session: Session, engine: LoadedEngine, data: str | None) -> Inputs:
     """One batch of what `data` names (see `trtopt.data.open_data`), or of seeded random input.
 
-    `axes` are the model's `sample_axes`, which an engine of fixed shapes does not tell.
+    The sample axes are the model's, which an engine of fixed shapes does not tell.
     """
     if data is None:
-        return random_batch(session.inputs, shapes)
-    return open_data(data).first_batch(session.inputs, shapes, axes)
+        return random_batch(session.inputs, engine.shapes)
+    return open_data(data).first_batch(session.inputs, engine.shapes, engine.sample_axes)
 
 
 # ── its kernels: jobs of their own, so that the tracer is in no process that measures latency ─────────
@@ -272,8 +280,7 @@ def record_engine_ranges(target: Target, job: RangesJob) -> tuple[TracedRun, ...
 
 @contextmanager
 def _loaded(target: Target, bench: BenchJob) -> Iterator[tuple[Session, Subject]]:
-    engine = vouched_engine(target, Path(bench.path), bench.artifact, bench.shapes)
-    with closing(target.load(engine)) as session:
+    with closing(target.load(vouched_engine(target, bench.engine))) as session:
         yield session, subject_of(session, bench)
 
 
@@ -368,20 +375,20 @@ def _timed(ms: dict[StartPhase, float], phase: StartPhase) -> Iterator[None]:
 
 def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdStarted:
     """Load the backend and the engine, run it twice and capture it, timing each phase."""
-    bench = job.bench
+    engine = job.bench.engine
     ms: dict[StartPhase, float] = {"process start": (time.monotonic() - job.began_s) * 1e3}
     with ExitStack() as resources:
         with _timed(ms, "library load"):
             target = resources.enter_context(closing(open_target()))
-            check_fits(bench.artifact, target)  # what loads its library late does so here
+            check_fits(engine.artifact, target)  # what loads its library late does so here
         with _timed(ms, "read"):
-            Path(bench.path).read_bytes()
-        engine = vouched_engine(target, Path(bench.path), bench.artifact, bench.shapes)
+            Path(engine.path).read_bytes()
+        content = vouched_engine(target, engine)
         with _timed(ms, "deserialise"):
-            session = resources.enter_context(closing(target.load(engine)))
-        data = input_batch(session, bench.shapes, bench.data, bench.sample_axes)
+            session = resources.enter_context(closing(target.load(content)))
+        data = input_batch(session, engine, job.bench.data)
         with _timed(ms, "context"):
-            context = resources.enter_context(closing(session.context(bench.shapes)))
+            context = resources.enter_context(closing(session.context(engine.shapes)))
             stream = resources.enter_context(closing(target.device.stream()))
             buffers = device_buffers(target.device, context.bindings, resources)
             context.bind(buffers)
@@ -393,7 +400,7 @@ def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdSt
                 context.enqueue(stream)
                 stream.synchronize()
         refused = None
-        if bench.contract.graph:
+        if job.bench.contract.graph:
             try:
                 with _timed(ms, "graph capture"):
                     capture_inference(target.device, context, stream, resources)
@@ -421,8 +428,7 @@ class OutputsJob(Job[int], frozen=True, kw_only=True, tag="outputs"):
     to the engine's own. The outputs of each batch go into `folder`, named by `outputs_file`.
     """
 
-    path: str
-    artifact: EngineArtifact
+    engine: LoadedEngine
     inputs: tuple[TensorSpec, ...]
     data: str
     batch: int
@@ -439,13 +445,12 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
 
     Context and memory are kept while shapes stay the same.
     """
-    engine = vouched_engine(target, Path(job.path), job.artifact, {})
     count = 0
-    with closing(target.load(engine)) as session, ExitStack() as held:
+    with closing(target.load(vouched_engine(target, job.engine))) as session, ExitStack() as held:
         kept: dict[str, Shape] = {}
         for feed in open_data(job.data).batches(job.inputs, job.batch):
             progress("outputs", None)
-            data = filled(feed, job.inputs, job.batch, job.artifact)
+            data = filled(feed, job.inputs, job.batch, job.engine.artifact)
             shapes = {spec.name: data[spec.name].shape for spec in session.inputs}
             if shapes != kept:
                 held.close()

@@ -32,6 +32,7 @@ from trtopt.measure.engine import (
     Described,
     DescribeJob,
     KernelJob,
+    LoadedEngine,
     OutputsJob,
     RangesJob,
     bench_engine,
@@ -127,13 +128,17 @@ def type_of(job: Job[Any]) -> JobType[Any]:
 # ── what runs them ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def engines_of(job: Job[Any]) -> Sequence[Any]:
-    """What a job runs: records with the `path` and the `artifact` of an engine."""
-    if isinstance(job, KernelJob | RangesJob | ColdStartJob):
-        return [job.bench]
+def engines_of(job: Job[Any]) -> Sequence[LoadedEngine]:
+    """What a job runs."""
+    job = measured_by(job)
     if isinstance(job, InterleaveJob):
         return job.engines
-    return [job] if isinstance(job, BenchJob | OutputsJob) else []
+    return [job.engine] if isinstance(job, BenchJob | OutputsJob) else []
+
+
+def measured_by(job: Any) -> Any:
+    """The measurement that a job looks into by other means; else the job."""
+    return job.bench if isinstance(job, KernelJob | RangesJob | ColdStartJob) else job
 
 
 def _open(job: Job[Any], marks: NvtxMarks = UNMARKED) -> AbstractContextManager[Target]:
@@ -173,7 +178,7 @@ def _record_ranges(job: RangesJob, progress: ProgressSink) -> tuple[TracedRun, .
 
 
 def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
-    plan = job.bench.artifact.plan
+    plan = job.bench.engine.artifact.plan
     return start_engine(job, lambda: open_target(plan.backend.name, plan.settings.plugins))
 
 
@@ -225,14 +230,14 @@ def _native_code(job: Any) -> list[str]:
     backends = [plan.backend.name for plan in plans] or [job.backend]
     libraries = [name for backend in backends for name in _LIBRARIES.get(backend, (backend,))]
     plugins = [f"the plugin {plugin.path}" for plan in plans for plugin in plan.settings.plugins]
-    data = [job.data] if isinstance(job, InterleaveJob) else [engine.data for engine in engines]
-    own = [f"what {text} calls" for text in data if text is not None and names_function(text)]
+    data = measured_by(job).data if engines else None
+    own = [f"what {data} calls"] if data is not None and names_function(data) else []
     cupti = ["CUPTI"] if isinstance(job, KernelJob | RangesJob) else []
     return list(dict.fromkeys([*libraries, *plugins, *own, *cupti]))
 
 
 def _running(job: Any) -> str:
-    return f"running {job.artifact.path}"
+    return f"running {job.engine.artifact.path}"
 
 
 JOBS: dict[type, JobType[Any]] = {
@@ -253,16 +258,16 @@ JOBS: dict[type, JobType[Any]] = {
     ),
     KernelJob: JobType[KernelJob](
         run=_record_kernels,
-        doing=lambda job: f"recording the kernels of {job.bench.artifact.path}",
+        doing=lambda job: f"recording the kernels of {job.bench.engine.artifact.path}",
     ),
     RangesJob: JobType[RangesJob](
         run=_record_ranges,
-        doing=lambda job: f"recording the NVTX ranges of {job.bench.artifact.path}",
+        doing=lambda job: f"recording the NVTX ranges of {job.bench.engine.artifact.path}",
     ),
     ColdStartJob: JobType[ColdStartJob](
         run=_start_engine,
         is_fresh=True,
-        doing=lambda job: f"starting {job.bench.artifact.path}",
+        doing=lambda job: f"starting {job.bench.engine.artifact.path}",
     ),
     InterleaveJob: JobType[InterleaveJob](
         run=_interleave,

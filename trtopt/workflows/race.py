@@ -17,10 +17,10 @@ from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.measure.analysis.outcomes import Work
 from trtopt.measure.contracts import THRESHOLD, WARMUP_S, with_terms
+from trtopt.measure.engine import LoadedEngine
 from trtopt.measure.loop.interleaved import (
     BLOCK_QUERIES,
     InterleaveJob,
-    LoadedEngine,
     ValidRounds,
     Variant,
     latency_blocks,
@@ -113,14 +113,6 @@ def short_turns(duration: float) -> int:
     return max(ROUNDS, round(duration / SHORT_TURN_S))
 
 
-@dataclass(frozen=True)
-class Heat:
-    """Subjects that take turns in one process at one batch size, and what listeners call it."""
-
-    label: str
-    job: InterleaveJob
-
-
 def heat(
     label: str,
     engines: Sequence[LoadedEngine],
@@ -135,11 +127,12 @@ def heat(
     block_s: float | None = None,
     block_queries: int = BLOCK_QUERIES,
     reloads: bool = True,
-) -> Heat:
-    """Every engine under its name, or `variants` of them, on the setting's terms."""
+) -> InterleaveJob:
+    """Turns in one process: of every engine under its name, or of `variants`, on the setting's terms."""
     rounds = rounds or ROUNDS
     alike = (Variant(name=name, engine=index, contract=setting.contract) for index, name in enumerate(names))
-    job = InterleaveJob(
+    return InterleaveJob(
+        label=label,
         engines=tuple(engines),
         variants=tuple(variants or alike),
         rounds=rounds,
@@ -152,11 +145,10 @@ def heat(
         block_queries=block_queries,
         reloads=reloads,
     )
-    return Heat(label, job)
 
 
 def race(
-    heats: Sequence[Heat],
+    heats: Sequence[InterleaveJob],
     listener: Listener,
     limit_s: float | None = None,
     executor: Executor = THIS_HOST,
@@ -165,8 +157,7 @@ def race(
 
     A heat that takes longer than `limit_s` seconds has failed.
     """
-    jobs = [one.job for one in heats]
-    backends = {str(engine.artifact.plan.backend) for job in jobs for engine in job.engines}
+    backends = {str(engine.artifact.plan.backend) for one in heats for engine in one.engines}
     if len(backends) > 1:
         raise UsageError(
             f"engines of {' and '.join(sorted(backends))} cannot be interleaved in one process",
@@ -174,7 +165,7 @@ def race(
         )
     listener.plans([one.label for one in heats])
     runs: dict[int, InterleavedRun] = {}
-    with closing(run_jobs_of(executor, jobs, limit_s=limit_s, on_progress=listener.progress)) as results:
+    with closing(run_jobs_of(executor, heats, limit_s=limit_s, on_progress=listener.progress)) as results:
         for index, run in results:
             runs[index] = run
             if run.failure is not None:

@@ -9,7 +9,7 @@ from tests.support import examples
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from tests.support.scripted_runs import calls_of, terms
 from trtopt.errors import ArtifactError, DataError, DeviceError, IncompatibleEngineError
-from trtopt.measure.engine import BenchJob, DescribeJob, bench_engine, check_fits, describe
+from trtopt.measure.engine import BenchJob, DescribeJob, LoadedEngine, bench_engine, check_fits, describe
 from trtopt.measure.load.load_pass import LoadSettings
 from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import BenchPoint, DeviceInfo
@@ -18,18 +18,21 @@ ENGINE = b"an engine"
 SCRIPTED = DeviceInfo(kind="scripted", name="scripted device")
 
 
-def job_in(folder: Path, **changes: object) -> BenchJob:
-    """A short job over an engine file in `folder` that fits the scripted target."""
-    (folder / "batch8.engine").write_bytes(ENGINE)
+def engine_in(folder: Path, **changes: object) -> LoadedEngine:
+    """An engine file in `folder` that fits the scripted target, but for the changes to what is said of it."""
+    path = folder / "batch8.engine"
+    path.write_bytes(ENGINE)
     plan = msgspec.structs.replace(examples.plan(), backend=ScriptedTarget.backend)
-    artifact = msgspec.structs.replace(
-        examples.engine(), plan=plan, sha256=hashlib.sha256(ENGINE).hexdigest(), device=SCRIPTED
-    )
+    own = {"plan": plan, "sha256": hashlib.sha256(ENGINE).hexdigest(), "device": SCRIPTED}
+    artifact = msgspec.structs.replace(examples.engine(), **own | changes)
+    return LoadedEngine(path=str(path), artifact=artifact, shapes={"x": (8, 4)})
+
+
+def job_in(folder: Path, **changes: object) -> BenchJob:
+    """A short job over it."""
     job = BenchJob(
-        path=str(folder / "batch8.engine"),
-        artifact=artifact,
+        engine=engine_in(folder),
         batch=8,
-        shapes={"x": (8, 4)},
         data=None,
         contract=terms("trtexec-11"),
         warmup_s=0.0,
@@ -136,7 +139,7 @@ def test_an_engine_that_is_gone_is_an_artifact_error(tmp_path: Path) -> None:
 
 
 def test_an_engine_of_another_version_is_refused_with_both_and_never_loaded(tmp_path: Path) -> None:
-    job, device = job_in(tmp_path, artifact=examples.engine()), ScriptedDevice()
+    job, device = job_in(tmp_path, engine=engine_in(tmp_path, plan=examples.plan())), ScriptedDevice()
     with pytest.raises(IncompatibleEngineError) as caught:
         bench(device, job)
     assert "built by tensorrt 10.16.1, this machine has scripted 1" in caught.value.problem
@@ -151,7 +154,7 @@ def test_an_engine_for_another_gpu_is_refused_and_says_what_differs(tmp_path: Pa
             return examples.GPU
 
     target = ScriptedTarget(OnGpu())
-    artifact = msgspec.structs.replace(job_in(tmp_path).artifact, device=examples.GPU)
+    artifact = engine_in(tmp_path, device=examples.GPU).artifact
     check_fits(artifact, target)
     other = msgspec.structs.replace(examples.GPU, **{field: "something else"})
     with pytest.raises(IncompatibleEngineError) as caught:
@@ -186,7 +189,7 @@ def test_a_call_that_fails_in_any_pass_closes_everything(tmp_path: Path) -> None
 
 def test_an_engine_is_described_with_its_memory_and_if_requested_its_layers(tmp_path: Path) -> None:
     job = job_in(tmp_path)
-    job = DescribeJob(path=job.path, sha256=job.artifact.sha256, backend="scripted")
+    job = DescribeJob(path=job.engine.path, sha256=job.engine.artifact.sha256, backend="scripted")
     short, whole = (
         describe(
             ScriptedTarget(ScriptedDevice(Script(inspector="layers"))),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from tests.support.scripted_runs import terms
-from tests.unit.measure.test_engine import job_in
+from tests.unit.measure.test_engine import engine_in, job_in
 from trtopt.errors import ArtifactError
 from trtopt.measure.engine import ColdStarted, ColdStartJob, start_engine
 from trtopt.records import ColdStart
@@ -47,7 +47,6 @@ def test_a_graph_that_cannot_be_captured_has_a_reason_instead_of_a_time(tmp_path
 
 def test_an_engine_that_is_not_the_one_that_was_built_is_not_loaded(tmp_path: Path) -> None:
     device = ScriptedDevice()
-    artifact = msgspec.structs.replace(job_in(tmp_path).artifact, sha256="0" * 64)
     with pytest.raises(ArtifactError, match="SHA-256 differs"):
-        start_in(tmp_path, device, artifact=artifact)
+        start_in(tmp_path, device, engine=engine_in(tmp_path, sha256="0" * 64))
     assert "load" not in device.calls

@@ -16,8 +16,16 @@ from trtopt.data.source import SamplesJob
 from trtopt.device.tensorrt.capability import ParseJob
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.engine import BenchJob, ColdStartJob, DescribeJob, KernelJob, OutputsJob, RangesJob
-from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
+from trtopt.measure.engine import (
+    BenchJob,
+    ColdStartJob,
+    DescribeJob,
+    KernelJob,
+    LoadedEngine,
+    OutputsJob,
+    RangesJob,
+)
+from trtopt.measure.loop.interleaved import InterleaveJob
 from trtopt.records import Job
 from trtopt.serving.trial_run import CostJob, TrialJob
 from trtopt.workers.jobs import JOBS, CopyJob, IdentifyJob, git_revision, type_of
@@ -28,7 +36,7 @@ TENSORRT = ("TensorRT", "its driver")
 WITH_PLUGIN = (*TENSORRT, "the plugin /plugin.so")
 
 BENCH = BenchJob(
-    path="/f/batch8.engine", artifact=ENGINE, batch=8, shapes={}, data=None,
+    engine=LOADED[0], batch=8, data=None,
     contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=False, memory=False,
 )  # fmt: skip
 
@@ -50,14 +58,14 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
     (ColdStartJob(bench=BENCH, page_cache="warm", began_s=0.0), "starting batch8.engine", WITH_PLUGIN),
     (
         InterleaveJob(
-            engines=(*LOADED, LOADED[0]), variants=(), rounds=1, purpose="control", batch=8,
+            label="batch8", engines=(*LOADED, LOADED[0]), variants=(), rounds=1, purpose="control", batch=8,
             data="samples.npz", warmup_s=0.0, block_s=0.0,
         ),
         "running /a/1.engine, /b/1.engine",
         WITH_PLUGIN,
     ),
     (
-        OutputsJob(path="/f/batch8.engine", artifact=ENGINE, inputs=(), data="random", batch=8, folder="/o"),
+        OutputsJob(engine=LOADED[0], inputs=(), data="random", batch=8, folder="/o"),
         "running batch8.engine",
         WITH_PLUGIN,
     ),

@@ -11,7 +11,7 @@ from tests.support import examples
 from tests.support.interleaved_runs import block
 from trtopt.errors import UsageError
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.loop.interleaved import LoadedEngine
+from trtopt.measure.engine import LoadedEngine
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import BenchReport, to_json
 from trtopt.requests.measure import CompareRequest

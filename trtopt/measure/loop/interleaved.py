@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import fmean, median
 from typing import Literal
 
@@ -24,7 +23,7 @@ import numpy as np
 from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.measure.analysis.interference import Interference, evaluate_groups
-from trtopt.measure.engine import check_stream_memory, input_batch, vouched_engine
+from trtopt.measure.engine import LoadedEngine, check_stream_memory, input_batch, vouched_engine
 from trtopt.measure.loop.inference_stream import InferenceStream, Inputs
 from trtopt.measure.loop.sampling import (
     Criterion,
@@ -40,8 +39,6 @@ from trtopt.measure.statistics.comparison import MIN_LOADS, by_load, in_turns
 from trtopt.records import (
     ClockReading,
     Contract,
-    EngineArtifact,
-    EngineRef,
     Environment,
     InterleavedRun,
     Job,
@@ -49,7 +46,6 @@ from trtopt.records import (
     Purpose,
     Record,
     Samples,
-    Shape,
     TurnSamples,
 )
 
@@ -68,18 +64,6 @@ RELOADING_SHARE = 0.5
 """Loading again takes no more than this share of the time of the turns, but for the loads that are needed."""
 
 
-class LoadedEngine(Record, frozen=True, kw_only=True):
-    """An engine file to load; the same file twice gives two that share nothing.
-
-    `sample_axes` are its model's, of `data.fit`.
-    """
-
-    path: str
-    artifact: EngineArtifact
-    shapes: dict[str, Shape]
-    sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
-
-
 class Variant(Record, frozen=True, kw_only=True):
     """One subject: which engine (an index), under which terms."""
 
@@ -92,6 +76,8 @@ class Variant(Record, frozen=True, kw_only=True):
 class InterleaveJob(Job[InterleavedRun], frozen=True, kw_only=True, tag="interleave"):
     """A worker's job: load `engines`, run one block of each of `variants` in each of `rounds`.
 
+    `label` is what listeners call it.
+
     Where queries are so slow that the rounds would take more than twice the time of their blocks, there are
     fewer of them, but `least_rounds`.
 
@@ -100,6 +86,7 @@ class InterleaveJob(Job[InterleavedRun], frozen=True, kw_only=True, tag="interle
     processes of the same need not.
     """
 
+    label: str
     engines: tuple[LoadedEngine, ...]
     variants: tuple[Variant, ...]
     rounds: int
@@ -160,10 +147,7 @@ class _Interleaving:
 
     def __init__(self, target: Target, job: InterleaveJob, progress: ProgressSink) -> None:
         self._target, self._job, self._progress = target, job, progress
-        self._contents = [
-            vouched_engine(target, Path(engine.path), engine.artifact, engine.shapes)
-            for engine in job.engines
-        ]
+        self._contents = [vouched_engine(target, engine) for engine in job.engines]
         self._inputs: dict[int, Inputs] = {}
         self._memory = ExitStack()
         self._random = np.random.RandomState(job.seed)
@@ -241,10 +225,9 @@ class _Interleaving:
             self._memory.callback(sessions[number].close)
         session = sessions[number]
         if number not in self._inputs:
-            self._inputs[number] = input_batch(session, engine.shapes, self._job.data, engine.sample_axes)
+            self._inputs[number] = input_batch(session, engine, self._job.data)
         if not self.loadings:
-            contract, path = runner.variant.contract, engine.artifact.path
-            check_stream_memory(self._target.device, session, path, engine.shapes, contract)
+            check_stream_memory(self._target.device, session, engine, runner.variant.contract)
         try:
             runner.open(session, self._inputs[number], self._memory.enter_context(ExitStack()))
         except DeviceMemoryError as error:
@@ -262,11 +245,8 @@ class InterleavedRunner:
     """One variant; collects its blocks and warm-ups, over all of its loads."""
 
     def __init__(self, device: Device, job: InterleaveJob, variant: Variant) -> None:
-        engine = job.engines[variant.engine]
-        sha256, label = engine.artifact.sha256, engine.artifact.plan.label
         self.variant = variant
-        self._device, self._batch, self._shapes = device, job.batch, engine.shapes
-        self._engine = EngineRef(path=engine.path, sha256=sha256, label=label)
+        self._device, self._batch, self._engine = device, job.batch, job.engines[variant.engine]
         self._least = job.block_queries
         self._contract, self._as_run = variant.contract, partial(terms_of, variant.mode)
         self._inference_streams: list[InferenceStream] = []
@@ -276,7 +256,7 @@ class InterleavedRunner:
 
     def open(self, session: Session, data: Inputs, resources: ExitStack) -> None:
         """Take streams on a session, in place of those before."""
-        subject = Subject(engine=self._engine, batch=self._batch, shapes=self._shapes, data=data)
+        subject = Subject(self._engine.ref, self._batch, self._engine.shapes, data)
         self._inference_streams, self._contract, notes = open_inference_streams(
             self._device, session, subject, self._contract, self._as_run, resources
         )
@@ -298,7 +278,7 @@ class InterleavedRunner:
         """All that was taken."""
         return TurnSamples(
             name=self.variant.name,
-            engine=self._engine,
+            engine=self._engine.ref,
             contract=self._as_run(self._contract),
             mode=self.variant.mode,
             blocks=tuple(self._blocks),

@@ -11,9 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
-from trtopt.data.fit import sample_axes
 from trtopt.data.source import range_notes
 from trtopt.device.api import ClockControl
 from trtopt.device.backends import check_device_options, open_clock_control
@@ -27,8 +25,8 @@ from trtopt.measure.engine import BenchJob, ColdStartJob, KernelJob, RangesJob
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.stopping import EARLIEST_S
 from trtopt.processes import OnProgress
-from trtopt.recipe import Recipe, batch_sizes, shape_flags
-from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, EngineArtifact, KernelPass
+from trtopt.recipe import batch_sizes
+from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, KernelPass
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.bench.resolve_engines import (
@@ -40,6 +38,7 @@ from trtopt.workflows.bench.resolve_engines import (
 )
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
+from trtopt.workflows.race import engine_at
 
 _RANGES_LIMIT_S = 300.0
 """A process that records ranges and hangs costs no more: a profile does without them."""
@@ -76,8 +75,10 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
     with wanted as resolved:
         if request.data is not None:
             notes += range_notes(resolved.inputs, open_data(request.data))
-        measured = points(resolved.engines, batch)
-        jobs = [_job(job_of, resolved, engine, size, sizes) for engine, size in measured]
+        jobs = [
+            job_of(engine=engine_at(resolved.folder, resolved.inputs, engine, size, sizes), batch=size)
+            for engine, size in points(resolved.engines, batch)
+        ]
         with _clocks(control, request.lock_clocks, notes):
             return _run(jobs, resolved, request, notes, listener)
 
@@ -94,18 +95,6 @@ def check_request(request: BenchRequest) -> None:
         open_data(request.data)
     if request.nvtx:
         require_nvtx()
-
-
-def _job(
-    job_of: partial[BenchJob], resolved: ResolvedEngines, engine: EngineArtifact, size: int, sizes: Recipe
-) -> BenchJob:
-    return job_of(
-        path=str((resolved.folder / engine.path).absolute()),
-        artifact=engine,
-        batch=size,
-        shapes=shapes_at(resolved.inputs, engine.plan, size, shape_flags(sizes), sizes.axes),
-        sample_axes=sample_axes(resolved.inputs),
-    )
 
 
 @contextmanager
@@ -222,24 +211,24 @@ def measure_cold_starts(
 ) -> ColdStarts:
     """Start the job's engine in processes of their own, `STARTS` times with each state of the page cache."""
     made: list[ColdStart] = []
-    module_loading = ""
-    notes = [_ZEROS] if job.artifact.plan.backend.name == ONNXRUNTIME else []
+    module_loading, file = "", Path(job.engine.path)
+    notes = [_ZEROS] if job.engine.artifact.plan.backend.name == ONNXRUNTIME else []
     states: list[Literal["warm", "cold"]] = ["warm", "cold"]
     for number in range(STARTS):
         for state in tuple(states):
-            if state == "cold" and not _drop(Path(job.path)):
+            if state == "cold" and not _drop(file):
                 states.remove("cold")
                 notes.append("the system keeps the engine's file in its page cache: no cold reads")
                 continue
             if state == "warm":
-                Path(job.path).read_bytes()
+                file.read_bytes()
             on_progress(index, "cold start", number / STARTS)
             started = ColdStartJob(bench=job, page_cache=state, began_s=time.monotonic())
             result = run_job(started, limit_s=limit_s)
             made.append(result.start)
             module_loading = result.module_loading
     return ColdStarts(
-        engine_bytes=Path(job.path).stat().st_size,
+        engine_bytes=file.stat().st_size,
         starts=tuple(made),
         module_loading=module_loading,
         notes=tuple(notes),

@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 
 from trtopt.builder.shapes import shapes_at
-from trtopt.data.fit import sample_axes
 from trtopt.device.ort.reference import interrupt_ort_process
 from trtopt.errors import (
     BuildError,
@@ -383,12 +382,9 @@ class _PrecisionSelection:
         size = plan.batch.opt[0]
         jobs = [
             BenchJob(
-                path=str((entry.folder / entry.engines[plan.label].path).absolute()),
-                artifact=entry.engines[plan.label],
+                engine=engine_at(entry.folder, self._base.inputs, entry.engines[plan.label], size),
                 batch=size,
-                shapes=shapes_at(self._base.inputs, plan, size),
                 data=self._setting.data,
-                sample_axes=sample_axes(self._base.inputs),
                 contract=self._setting.contract,
                 warmup_s=_LAYERS_S,
                 duration_s=_LAYERS_S,

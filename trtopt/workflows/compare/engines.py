@@ -20,8 +20,9 @@ from trtopt.measure.analysis.outcomes import (
     require_alike,
     unlike_work,
 )
+from trtopt.measure.engine import LoadedEngine
 from trtopt.measure.loop.interleaved import (
-    LoadedEngine,
+    InterleaveJob,
     latency_blocks,
     ms_by_load,
     notes_of,
@@ -37,7 +38,6 @@ from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_
 from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
-    Heat,
     Setting,
     compare_turns,
     engine_at,
@@ -76,7 +76,7 @@ def compare_engines(
         sides = [side for side, _ in found]
         sizes = paired_sizes(sides[0], sides[-1])
         notes += require_alike(unlike_work(found[0][1], found[-1][1]), force=request.force)
-        heats, rounds = list[Heat](), short_turns(setting.duration)
+        heats, rounds = list[InterleaveJob](), short_turns(setting.duration)
         for size in sizes:
             if len(sides) == 2:
                 both, label = [side[size] for side in sides], f"batch{size}: A and B"
@@ -253,7 +253,7 @@ def _build_side(
 # ── measuring and judging ───────────────────────────────────────────────────────────────────────────────
 
 
-def _heat(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> Heat:
+def _heat(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> InterleaveJob:
     """Every second run loads the engines in reverse, so that no build always gets the first memory."""
     engines = {  # by name, in the order of turns: A1, B1, A2, B2 …
         f"{letter}{number}": build[size]

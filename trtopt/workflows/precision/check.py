@@ -25,7 +25,7 @@ from trtopt.export.source_module import sibling_function
 from trtopt.export.spec import find, read_spec
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import MANIFEST
-from trtopt.measure.engine import OutputsJob, filled, outputs_file
+from trtopt.measure.engine import LoadedEngine, OutputsJob, filled, outputs_file
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.element_types import numpy_dtype
@@ -310,8 +310,7 @@ def run_engine(
     Their outputs are in `folder` then.
     """
     job = OutputsJob(
-        path=str((there.folder / engine.path).absolute()),
-        artifact=engine,
+        engine=LoadedEngine(path=str((there.folder / engine.path).absolute()), artifact=engine, shapes={}),
         inputs=tuple(inputs),
         data=str(data),
         batch=size,

@@ -19,8 +19,6 @@ from typing import Any
 
 import msgspec
 
-from trtopt.builder.shapes import shapes_at
-from trtopt.data.fit import sample_axes
 from trtopt.device.api import EngineBuilder
 from trtopt.errors import ArtifactError, DeviceError, OutputError, TrtoptError, WrongPathError
 from trtopt.executors.api import Executor
@@ -63,7 +61,7 @@ from trtopt.workflows.build.graph import keep_model, prepare_graph
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.provenance import check_same_terms, command_line, now
-from trtopt.workflows.race import with_streams
+from trtopt.workflows.race import engine_at, with_streams
 from trtopt.workflows.workbench import EngineRequest, Workbench, make_plans
 
 REPORT = "sweep.json"
@@ -150,12 +148,9 @@ def draw_point(
 def job_of(setting: SweepSetting, terms: SweepTerms, engine: PointEngine, data: str | None) -> BenchJob:
     """The job that measures a point."""
     return BenchJob(
-        path=str((engine.folder / engine.artifact.path).absolute()),
-        artifact=engine.artifact,
+        engine=engine_at(engine.folder, engine.onnx.inputs, engine.artifact, setting.batch),
         batch=setting.batch,
-        shapes=shapes_at(engine.onnx.inputs, engine.artifact.plan, setting.batch),
         data=data,
-        sample_axes=sample_axes(engine.onnx.inputs),
         contract=with_streams(terms.contract, setting.streams),
         warmup_s=terms.warmup_s,
         duration_s=terms.duration_s,

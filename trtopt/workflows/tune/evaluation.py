@@ -17,7 +17,8 @@ from trtopt.builder.shapes import shapes_at
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import write_manifest
-from trtopt.measure.loop.interleaved import LoadedEngine, Variant, valid_rounds
+from trtopt.measure.engine import LoadedEngine
+from trtopt.measure.loop.interleaved import Variant, valid_rounds
 from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.recipe import Recipe

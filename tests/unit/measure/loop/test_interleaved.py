@@ -12,11 +12,11 @@ from tests.support.scripted_device.device import Script, ScriptedDevice, Scripte
 from tests.support.scripted_runs import calls_of, terms
 from trtopt.errors import ArtifactError, DeviceError, DeviceMemoryError
 from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants
+from trtopt.measure.engine import LoadedEngine
 from trtopt.measure.loop.interleaved import (
     BLOCK_QUERIES,
     SWITCH_QUERIES,
     InterleaveJob,
-    LoadedEngine,
     Variant,
     interleave,
     is_reload_due,
@@ -44,6 +44,7 @@ def job_in(folder: Path, variants: tuple[Variant, ...] = PAIR, rounds: int = 10)
     )
     engine = LoadedEngine(path=str(path), artifact=artifact, shapes={"x": (8, 4)})
     return InterleaveJob(
+        label="batch8",
         engines=(engine,) * (1 + max(variant.engine for variant in variants)),
         variants=variants,
         rounds=rounds,

@@ -9,12 +9,12 @@ import pytest
 from tests.support import examples
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.engine import BenchJob, KernelJob, RangesJob
+from trtopt.measure.engine import BenchJob, KernelJob, LoadedEngine, RangesJob
 from trtopt.records import KernelPass, TracedRun
 from trtopt.workflows.bench import bench
 
 JOB = BenchJob(
-    path="e.engine", artifact=examples.engine(), batch=1, shapes={}, data=None,
+    engine=LoadedEngine(path="e.engine", artifact=examples.engine(), shapes={}), batch=1, data=None,
     contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=True, memory=False,
 )  # fmt: skip
 KERNELS = KernelPass(runs=1, launches=(), notes=("a note",))
