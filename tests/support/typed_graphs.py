@@ -88,24 +88,24 @@ def in_half(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def values_of(model: onnx.ModelProto, kind: str, change: Any) -> None:
+def values_of(graph: onnx.GraphProto, kind: str, change: Any) -> None:
     """Change the initializers of a kind, by the end of their names."""
-    for item in model.graph.initializer:
+    for item in graph.initializer:
         if item.name.endswith(kind):
             item.CopyFrom(constant(np.ascontiguousarray(change(numpy_helper.to_array(item))), item.name))
 
 
-def transposed_wrong(model: onnx.ModelProto) -> None:
-    (node,) = (node for node in model.graph.node if node.op_type == "Transpose")
+def transposed_wrong(graph: onnx.GraphProto) -> None:
+    (node,) = (node for node in graph.node if node.op_type == "Transpose")
     node.attribute[0].ints[:] = [0, 3, 2, 1]
 
 
-MISTAKES: dict[str, Callable[[onnx.ModelProto], None]] = {
-    "scale": lambda model: values_of(model, "s", lambda scale: scale * np.float32(1.01)),
+MISTAKES: dict[str, Callable[[onnx.GraphProto], None]] = {
+    "scale": lambda graph: values_of(graph, "s", lambda scale: scale * np.float32(1.01)),
     "axis": transposed_wrong,
-    "channels": lambda model: values_of(model, "w", lambda weights: weights[:, ::-1]),
-    "means": lambda model: values_of(model, "mean", lambda means: means[::-1]),
-    "deviations": lambda model: values_of(model, "factor", lambda factors: factors[::-1]),
+    "channels": lambda graph: values_of(graph, "w", lambda weights: weights[:, ::-1]),
+    "means": lambda graph: values_of(graph, "mean", lambda means: means[::-1]),
+    "deviations": lambda graph: values_of(graph, "factor", lambda factors: factors[::-1]),
 }
 
 

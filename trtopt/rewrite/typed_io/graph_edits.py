@@ -1,8 +1,7 @@
 """The nodes that give an input or output another type or layout.
 
 An input becomes input → Cast → Transpose → (x − mean) · 1/std → the model's own input; an output the
-reverse. `fold-scale-before` then folds the arithmetic into the first convolution where that is exact; a mean
-that all channels share is padded first, so that it is exact of a convolution that pads, too.
+reverse. `fold-scale-before` then folds the arithmetic into the first convolution where that is exact.
 """
 
 from __future__ import annotations
@@ -11,18 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import graphs_of, names_in, opset_of, refill, rename_uses, take_name
+from trtopt.onnxio.graph_walk import graphs_of, names_in, refill, rename_uses, take_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.records.tensors import TypedTensor
 
 Array = np.ndarray[Any, Any]
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
-_PAD_OPSET = 11
-"""From here on Pad takes its amounts and its value as inputs."""
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
@@ -113,16 +109,15 @@ def keep_value(graph: GraphProto, value: ValueInfoProto, name: str) -> None:
     kept.name = name
 
 
-def type_input(model: onnx.ModelProto, edit: Edit) -> None:
+def type_input(graph: GraphProto, edit: Edit) -> None:
     """Make the new input, and the model's own of it, in place."""
-    graph, tensor, value = model.graph, edit.tensor, edit.value
+    tensor, value = edit.tensor, edit.value
     held, given = value.type.tensor_type.elem_type, edit.graph_dtype
     nhwc = tensor.layout == "nhwc"
     if given == held and not nhwc and not tensor.mean:
         return
     chain = Chain(graph, tensor.name)
-    last, pads = tensor.name, tuple[int, ...]()
-    current = given
+    last, current = tensor.name, given
     computed = TensorProto.FLOAT if tensor.mean or tensor.scale is not None else held
     if current != computed:
         last, current = chain.add("Cast", last, to=computed), computed
@@ -131,10 +126,6 @@ def type_input(model: onnx.ModelProto, edit: Edit) -> None:
     if nhwc:
         last = chain.add("Transpose", last, perm=TO_NCHW)
     if tensor.mean:
-        pads = _take_padding(model, tensor) if computed == held and any(tensor.mean) else ()
-        if pads:
-            ends, value_of = np.array(pads, np.int64), np.float32(tensor.mean[0])
-            last = chain.add("Pad", last, chain.constant(ends, "pads"), chain.constant(value_of, "padding"))
         axes = (-1, *[1] * (len(shape_of(value) or ()) - 2)) if len(tensor.mean) > 1 else ()
         mean, factor = (
             np.asarray(numbers, np.float64).astype(np.float32).reshape(axes)
@@ -146,43 +137,15 @@ def type_input(model: onnx.ModelProto, edit: Edit) -> None:
     if current != held:
         last = chain.add("Cast", last, to=held)
     rename_uses(graph, {tensor.name: last}, makers=False)
-    if not pads:
-        keep_value(graph, value, last)
+    keep_value(graph, value, last)
     for place, node in enumerate(chain.nodes):
         graph.node.insert(place, node)
     _retype(value, given, nhwc=nhwc)
 
 
-def _take_padding(model: onnx.ModelProto, tensor: TypedTensor) -> tuple[int, ...]:
-    """The zero padding of the convolution that alone reads a tensor, as Pad's `pads`; it has none afterwards.
-
-    A mean that all channels share is then padded before it is subtracted, so that the subtraction can be
-    folded: a shift commutes with an unpadded convolution only. Empty where that cannot be.
-    """
-    graph, readers = model.graph, readers_of(model.graph, tensor.name)
-    own = {node.output[0]: node for node in graph.node}
-    if len(readers) != 1 or readers[0].op_type != "Conv" or tensor.name in {one.name for one in graph.output}:
-        return ()
-    conv = own.get(readers[0].output[0])
-    if (
-        conv is None
-        or list(conv.input).index(tensor.name)
-        or len({*tensor.mean}) > 1
-        or opset_of(model) < _PAD_OPSET
-    ):
-        return ()
-    given = {item.name: helper.get_attribute_value(item) for item in conv.attribute}
-    pads = given.get("pads", ())
-    if given.get("auto_pad", b"NOTSET") != b"NOTSET" or not any(pads) or min(pads) < 0:
-        return ()
-    refill(conv.attribute, [item for item in conv.attribute if item.name != "pads"])
-    half = len(pads) // 2
-    return (0, 0, *pads[:half], 0, 0, *pads[half:])
-
-
-def type_output(model: onnx.ModelProto, edit: Edit) -> None:
+def type_output(graph: GraphProto, edit: Edit) -> None:
     """Make the new output of the model's own, in place."""
-    graph, tensor, value = model.graph, edit.tensor, edit.value
+    tensor, value = edit.tensor, edit.value
     held, given = value.type.tensor_type.elem_type, edit.graph_dtype
     nhwc = tensor.layout == "nhwc"
     if given == held and not nhwc:

@@ -16,7 +16,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 from trtopt.data import feeds
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import graphs_of, opset_of, refill, rename_uses
+from trtopt.onnxio.graph_walk import attribute, graphs_of, opset_of, refill, rename_uses
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
@@ -91,7 +91,7 @@ def _apply(model: onnx.ModelProto, edits: Sequence[Edit]) -> None:
     if edits and opset_of(model) < (_BF16_OPSET if takes_bf16 else _BROADCAST_OPSET):
         raise_opset(model, _BF16_OPSET)
     for edit in edits:
-        (type_input if edit.tensor.role == "input" else type_output)(model, edit)
+        (type_input if edit.tensor.role == "input" else type_output)(model.graph, edit)
 
 
 # ── verification against the original ─────────────────────────────────────────────────────────────────────
@@ -250,7 +250,7 @@ def _outputs(graph: GraphProto) -> set[str]:
 def _only_moves(node: NodeProto) -> bool:
     """Whether INT8 values pass through a node as floats do."""
     if node.op_type == "Cast":
-        return next(item.i for item in node.attribute if item.name == "to") in FLOATS
+        return attribute(node, "to") in FLOATS
     return node.op_type in ("Transpose", "Identity")
 
 

@@ -39,7 +39,7 @@ def test_a_q_that_moves_with_a_mistake_is_refused(
 
     def mistaken(made: ModelFile, name: str) -> float:
         scale = move(made, name)
-        MISTAKES[mistake](made.proto)
+        MISTAKES[mistake](made.proto.graph)
         return scale
 
     assert {item.error for item in move_quantization(typing.model, typing.tensors).checked} == {0.0}
