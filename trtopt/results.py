@@ -30,9 +30,8 @@ from trtopt.report import (  # noqa: F401  (each registers its views)
 )
 from trtopt.report.drawing import SVG_BEGINS, charts_of, svg_of
 from trtopt.report.view import Chart, Lines, View, cells_of, plain, view_of
-from trtopt.rewrite import explain
 from trtopt.rewrite.lint import LintReport, finding_lines
-from trtopt.rewrite.rewrite_trace import RewriteTrace
+from trtopt.rewrite.rewrite_trace import RewriteTrace, summary
 
 
 def table(result: Result) -> str:
@@ -86,7 +85,7 @@ def rewrite_view(trace: RewriteTrace) -> View:
     rows: list[Row] = [{"what": "applied", **cells_of(one), "reason": None} for one in trace.applied]
     rows += [{"what": "declined", **cells_of(one)} for one in trace.declined]
     rows += [{"what": "undone", "node": ", ".join(one.nodes), **cells_of(one)} for one in trace.undone]
-    return View("", [Lines(explain.summary(trace), is_copied=True)], plain(trace.notes), rows=rows)
+    return View("", [Lines(summary(trace), is_copied=True)], plain(trace.notes), rows=rows)
 
 
 @view_of.register

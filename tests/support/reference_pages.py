@@ -11,8 +11,7 @@ from tests.support import schemas
 from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
 from trtopt.peers import polygraphy, trtexec
 from trtopt.peers.options import PeerOption
-from trtopt.rewrite.explain import evidence_of, use_of
-from trtopt.rewrite.rules import RULES
+from trtopt.rewrite.rules import RULES, evidence_of, use_of
 from trtopt.targets import target_names
 
 ROOT = Path(__file__).parents[2]

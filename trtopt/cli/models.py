@@ -173,21 +173,21 @@ def rewrite(
     """
     from trtopt.cli.console import note, phases, show_result
     from trtopt.errors import UsageError
-    from trtopt.rewrite import explain as words
-    from trtopt.rewrite.rules import RULES
+    from trtopt.rewrite.rewrite_trace import of_node
+    from trtopt.rewrite.rules import catalogue, catalogue_json
     from trtopt.workflows.models import rewrite as run
 
     if listing:
         if json is not None:
-            json.write(f"{words.catalogue_json(RULES)}\n".encode())
+            json.write(f"{catalogue_json()}\n".encode())
         else:
-            click.echo("\n".join(words.catalogue(RULES)))
+            click.echo("\n".join(catalogue()))
         return
     if request is None:
         raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")
     with phases(f"rewriting {Path(request.model).name}"):
-        trace = run(request, note, lambda trace: explain is None or words.of_node(trace, explain))
-    show_result(json, trace, None if explain is None else words.of_node(trace, explain))
+        trace = run(request, note, lambda trace: explain is None or of_node(trace, explain))
+    show_result(json, trace, None if explain is None else of_node(trace, explain))
 
 
 @command("models.ExtractRequest")

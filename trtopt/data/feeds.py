@@ -17,6 +17,7 @@ from trtopt.data.random_inputs import integer_range, is_state, lengths_of
 from trtopt.data.readers import Arrays, Rows
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
+from trtopt.onnxio.graph_walk import attribute
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.onnxio.model_info import tensor_spec
 from trtopt.records import TensorSpec
@@ -87,8 +88,7 @@ def _index_bound(graph: onnx.GraphProto, name: str) -> int | None:
             and node.input[1] in reached
             and node.input[0] in tables
         ):
-            axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
-            bound = max(bound or 2, int(tables[node.input[0]][axis]))
+            bound = max(bound or 2, int(tables[node.input[0]][attribute(node, "axis", 0)]))
     return bound
 
 

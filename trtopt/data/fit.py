@@ -162,12 +162,7 @@ def _check_shape(spec: TensorSpec, array: NDArray[Any], rows: int | None) -> Non
     found, wanted = array.shape, spec.shape
     if rows is not None:
         found, wanted = found[1:], wanted[1:]
-    fits = len(found) == len(wanted) and all(
-        isinstance(axis, str) or axis == length for axis, length in zip(wanted, found, strict=True)
-    )
-    if rows is not None and array.ndim == 0:
-        fits = False
-    if not fits:
+    if not has_axes(found, wanted) or (rows is not None and array.ndim == 0):
         what = "samples of shape" if rows is not None else "shape"
         remedy = (
             "give arrays with samples along the first axis and the shape that the model takes"
@@ -175,6 +170,13 @@ def _check_shape(spec: TensorSpec, array: NDArray[Any], rows: int | None) -> Non
             else "give this input once, in its full shape: it has no axis of samples"
         )
         raise DataError(f"input {spec.name!r}: {what} {found}, expected {_shown(wanted)}", remedy)
+
+
+def has_axes(lengths: Sequence[int], shape: Sequence[int | str]) -> bool:
+    """Whether axes of these lengths are those of a shape, some of which may be open."""
+    return len(lengths) == len(shape) and all(
+        isinstance(axis, str) or axis == length for axis, length in zip(shape, lengths, strict=True)
+    )
 
 
 def _shown(shape: Sequence[int | str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.fit import convert_input
+from trtopt.data.fit import convert_input, has_axes
 from trtopt.errors import DataError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import TensorSpec
@@ -82,11 +82,8 @@ def pack_array(
 
 
 def _fits(spec: TensorSpec, array: Array) -> bool:
-    """Whether a batch has the tensor's axes."""
-    return array.ndim == len(spec.shape) and all(
-        isinstance(axis, str) or axis == length
-        for axis, length in zip(spec.shape[1:], array.shape[1:], strict=True)
-    )
+    """Whether a batch, of any size, has the tensor's axes."""
+    return array.ndim == len(spec.shape) and has_axes(array.shape[1:], spec.shape[1:])
 
 
 def _refuse(name: str, array: Array, bad: NDArray[np.bool_], reason: str, remedy: str) -> None:

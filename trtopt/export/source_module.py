@@ -5,15 +5,12 @@ Made from a model file (`from_spec`) or from a callable of the user's own (`from
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from textwrap import shorten
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,36 +38,11 @@ def sibling_function(path: Path, reference: str) -> Callable[..., Any]:
     Files of one folder may import one another by name.
     """
     file, _, name = reference.partition(":")
-    source = path.parent / file
-    if not source.is_file() or not name:
+    if not (path.parent / file).is_file() or not name:
         raise UsageError(
             f"{path}: {reference!r} does not name FILE.py:FUNCTION next to it", "correct the field"
         )
-    function: Callable[..., Any] | None = getattr(_module(source), name, None)
-    if not callable(function):
-        raise UsageError(f"{source}: has no function {name!r}", f"correct {path.name}")
-    return function
-
-
-def _module(source: Path) -> ModuleType:
-    """The module of a file, imported once; its folder is importable while its code is run."""
-    key = f"trtopt_models_{hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:12]}_{source.stem}"
-    if key in sys.modules:
-        return sys.modules[key]
-    spec = importlib.util.spec_from_file_location(key, source)
-    assert spec is not None  # a .py file always has a loader
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[key] = module
-    sys.path.insert(0, str(source.parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[key]
-        raise UsageError(f"{source}: cannot be imported: {where(error)}", "correct the file") from error
-    finally:
-        sys.path.remove(str(source.parent))
-    return module
+    return function_of_user(str(path.parent / reference))
 
 
 def calibrate_batch_norms(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:

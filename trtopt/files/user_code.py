@@ -15,7 +15,7 @@ from typing import Any
 from trtopt.errors import UsageError
 
 
-def function_of_user(reference: str) -> Callable[[], Any]:
+def function_of_user(reference: str) -> Callable[..., Any]:
     """`package.module:callable`, or `FILE.py:callable`, with the module's folder importable."""
     module_name, _, name = reference.rpartition(":")
     file = Path(module_name) if module_name.endswith(".py") else None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
 from trtopt.inspect.costs import macs_of
 from trtopt.inspect.graph import DEQUANTIZE, Graph, read_graph
 from trtopt.onnxio.external_data import size_in_bytes, tensors_of
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, opset_of, parts_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames, opset_of, parts_of, reads_of
 from trtopt.onnxio.model_info import dtype_name, real_inputs, tensor_spec
 from trtopt.onnxio.prepare import inline_functions
-from trtopt.records import ModelContents, Shape, WeightGroup
+from trtopt.records import ModelContents, Shape, Subgraph, WeightGroup
 
 if TYPE_CHECKING:
     import onnx
@@ -65,3 +65,56 @@ def _quantized_types(graph: Graph) -> set[str]:
     """The types that are dequantised, weights' too."""
     stored = {graph.dtypes.get(node.inputs[0], "") for node in graph.nodes if node.op == DEQUANTIZE}
     return stored - {""}
+
+
+# ── what a target can take of it: the parts between the nodes that it cannot ────────────────────────────────
+
+
+def subgraphs_between(
+    graph: onnx.GraphProto, refused: Collection[str], unknown: Collection[str] = ()
+) -> tuple[Subgraph, ...]:
+    """The connected parts of a sorted graph without the nodes called so, the largest first.
+
+    A node's depth is how many refused nodes lie on the longest way to it. Nodes of one depth can be built
+    together: a way from one to another through a refused node would end deeper. What follows from constants
+    alone belongs to none.
+    """
+    refused, unknown = {*refused}, {*unknown}
+    constants = {one.name for one in graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.name in refused or not reads_of(node) <= constants:
+            nodes.append(node)
+        else:
+            constants.update(node.output)
+    reads = {node.name: reads_of(node) for node in nodes}
+    makers = {name: node.name for node in nodes for name in node.output if name}
+    depths: dict[str, int] = {}
+    sets = DisjointNames(reads)
+    for name, tensors in reads.items():
+        before = {makers[tensor] for tensor in tensors if tensor in makers}
+        depths[name] = max((depths[one] + (one in refused) for one in before), default=0)
+        if name not in refused:
+            alike = (one for one in before if one not in refused and depths[one] == depths[name])
+            sets.join(name, *sorted(alike))
+    parts: dict[str, list[onnx.NodeProto]] = {}
+    for node in nodes:
+        if node.name not in refused:
+            parts.setdefault(sets.root(node.name), []).append(node)
+    found = []
+    for part in parts.values():
+        inside = {node.name: None for node in part}
+        made = [name for node in part for name in node.output if name]
+        entering = {tensor: None for name in inside for tensor in sorted(reads[name])}
+        others = {one.name for one in graph.output}.union(
+            *(tensors for name, tensors in reads.items() if name not in inside)
+        )
+        found.append(
+            Subgraph(
+                nodes=tuple(inside),
+                inputs=tuple(one for one in entering if one not in made and one not in constants),
+                outputs=tuple(one for one in made if one in others),
+                is_imported=not inside.keys() & unknown,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -len(one.nodes)))

@@ -37,6 +37,10 @@ REDUCTIONS = (
     "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
 )  # fmt: skip
 """All of either kind, by name."""
+DRAWN = (
+    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+)  # fmt: skip
+"""Operators whose results differ from run to run."""
 WEAK_TYPES = "trtopt.weak_types"
 """Metadata of this key names types that a weakly typed TensorRT may use where the graph has FP32."""
 
@@ -49,6 +53,14 @@ def names_length(name: str) -> bool:
 def name_of(node: onnx.NodeProto) -> str:
     """The node's name; of one without the name that TensorRT's parser gives it."""
     return node.name or f"node_of_{next(iter(node.output), '')}"
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """The value of one of the node's attributes."""
+    import onnx
+
+    entries = (entry for entry in node.attribute if entry.name == name)
+    return next(map(onnx.helper.get_attribute_value, entries), default)
 
 
 def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -21,6 +21,7 @@ from trtopt.errors import UnsupportedOpError
 from trtopt.onnxio.graph_walk import (
     OWN_DOMAINS,
     REDUCTIONS,
+    attribute,
     graphs_of,
     name_apart,
     names_in,
@@ -44,12 +45,6 @@ class NoNewerFormError(Exception):
 
 Change: TypeAlias = "Callable[[onnx.NodeProto, _Raiser], list[onnx.NodeProto]]"
 """From a node to those that say the same in the version that the change is for; the node's own is changed."""
-
-
-def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """The attribute's value."""
-    entries = (entry for entry in node.attribute if entry.name == name)
-    return next(map(onnx.helper.get_attribute_value, entries), default)
 
 
 def _take(node: onnx.NodeProto, name: str, default: Any = None) -> Any:

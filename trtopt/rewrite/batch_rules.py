@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import onnx
 
-from trtopt.onnxio.graph_walk import ELEMENTWISE, REDUCTIONS
+from trtopt.onnxio.graph_walk import ELEMENTWISE, REDUCTIONS, attribute
 from trtopt.rewrite.match import FAR
 
 Array = np.ndarray[Any, Any]
@@ -106,29 +106,22 @@ class Step:
             raise MixesError("reads a tensor of unknown shape")
         return shape
 
-    def number(self, attribute: str, default: int) -> int:
-        """An attribute that is a whole number."""
-        return next((int(item.i) for item in self.node.attribute if item.name == attribute), default)
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The value of an attribute."""
+        return attribute(self.node, name, default)
 
-    def text(self, attribute: str, default: str) -> str:
-        """An attribute that is a text."""
-        return next((item.s.decode() for item in self.node.attribute if item.name == attribute), default)
-
-    def numbers(self, attribute: str, position: int) -> list[int] | None:
+    def numbers(self, name: str, position: int) -> list[int] | None:
         """Numbers that older opsets keep in an attribute and newer ones in an input; None if not given."""
-        for item in self.node.attribute:
-            if item.name == attribute:
-                return [int(number) for number in item.ints] or [int(item.i)]
-        if not self.is_given(position):
-            return None
-        values = self.constant(position)
-        if values is None:
-            raise MixesError(f"computes its {attribute}")
-        return [int(number) for number in values.reshape(-1)]
+        values = self.attribute(name)
+        if values is None and self.is_given(position):
+            values = self.constant(position)
+            if values is None:
+                raise MixesError(f"computes its {name}")
+        return None if values is None else [int(number) for number in np.ravel(values)]
 
-    def axes(self, attribute: str, position: int, rank: int) -> list[int] | None:
+    def axes(self, name: str, position: int, rank: int) -> list[int] | None:
         """Axes of a tensor of `rank`, counted from the first; None if not given."""
-        found = self.numbers(attribute, position)
+        found = self.numbers(name, position)
         return None if found is None else [axis % rank for axis in found]
 
     def check_fixed(self, *growing: int) -> None:
@@ -248,7 +241,7 @@ def _elementwise(step: Step) -> list[Rows]:
 def _quantize(step: Step) -> list[Rows]:
     rows = step.only_input()
     scales = step.shape_at(1)
-    axis = step.number("axis", 1) % len(rows.shape)
+    axis = step.attribute("axis", 1) % len(rows.shape)
     if len(scales) > 1 or (scales not in ((), (1,)) and axis == rows.axis):
         raise MixesError(f"has {scales[-1]} scales along the batch")
     return _place(step, rows, rows.axis)
@@ -274,7 +267,7 @@ def _work_along(step: Step, axes: Collection[int]) -> list[Rows]:
 def _along(step: Step) -> list[Rows]:
     """Along the axis `axis`: an attribute, the last without it."""
     rank = len(step.only_input().shape)
-    return _work_along(step, [step.number("axis", -1) % rank])
+    return _work_along(step, [step.attribute("axis", -1) % rank])
 
 
 def _cumulate(step: Step) -> list[Rows]:
@@ -286,26 +279,26 @@ def _together(step: Step) -> list[Rows]:
     """Along an axis of several inputs, all of which must grow."""
     if len(step.rows) < len(step.inputs):
         raise MixesError("joins samples with fixed rows")
-    return _work_along(step, [step.number("axis", 0) % len(step.rows[0].shape)])
+    return _work_along(step, [step.attribute("axis", 0) % len(step.rows[0].shape)])
 
 
 def _softmax(step: Step) -> list[Rows]:
     if step.opset >= 13:
         return _along(step)
     rank = len(step.rows[0].shape)
-    return _work_along(step, range(step.number("axis", 1) % rank, rank))  # they are one
+    return _work_along(step, range(step.attribute("axis", 1) % rank, rank))  # they are one
 
 
 def _layer_norm(step: Step) -> list[Rows]:
     rank = len(step.only_input().shape)
-    rows = _keep_apart(step, range(step.number("axis", -1) % rank, rank))
+    rows = _keep_apart(step, range(step.attribute("axis", -1) % rank, rank))
     _align(step, [rows], range(1, len(step.inputs)))
     return _place(step, rows, rows.axis)
 
 
 def _batch_norm(step: Step) -> list[Rows]:
     step.check_fixed(0)
-    is_trained = step.number("training_mode", 0) or not step.number("is_test", step.opset >= 7)
+    is_trained = step.attribute("training_mode", 0) or not step.attribute("is_test", step.opset >= 7)
     if is_trained or len(step.node.output) > 1:
         raise MixesError("works across the samples of a batch: it is in training mode")
     return _work_along(step, (1,))
@@ -313,20 +306,20 @@ def _batch_norm(step: Step) -> list[Rows]:
 
 def _reduce_over(step: Step, axes: Collection[int]) -> list[Rows]:
     rows = _keep_apart(step, axes)
-    gone = 0 if step.number("keepdims", 1) else sum(axis < rows.axis for axis in axes)
+    gone = 0 if step.attribute("keepdims", 1) else sum(axis < rows.axis for axis in axes)
     return _place(step, rows, rows.axis - gone)
 
 
 def _reduce(step: Step) -> list[Rows]:
     rows = step.only_input()
     axes = step.axes("axes", 1, len(rows.shape))
-    if not axes and step.number("noop_with_empty_axes", 0):
+    if not axes and step.attribute("noop_with_empty_axes", 0):
         return _place(step, rows, rows.axis)
     return _reduce_over(step, axes or range(len(rows.shape)))
 
 
 def _arg_extreme(step: Step) -> list[Rows]:
-    return _reduce_over(step, [step.number("axis", 0) % len(step.rows[0].shape)])
+    return _reduce_over(step, [step.attribute("axis", 0) % len(step.rows[0].shape)])
 
 
 # ── rows and their numbers ──────────────────────────────────────────────────────────────────────────────
@@ -334,7 +327,7 @@ def _arg_extreme(step: Step) -> list[Rows]:
 
 def _concat(step: Step) -> list[Rows]:
     rows = step.common()
-    if step.number("axis", 1) % len(rows.shape) == rows.axis and len(step.inputs) > 1:
+    if step.attribute("axis", 1) % len(rows.shape) == rows.axis and len(step.inputs) > 1:
         raise MixesError("adds rows to the batch")
     for position in range(len(step.inputs)):
         if position not in step.rows:
@@ -350,14 +343,14 @@ def _concat(step: Step) -> list[Rows]:
 
 def _split(step: Step) -> list[Rows]:
     rows = step.only_input()
-    if step.number("axis", 0) % len(rows.shape) == rows.axis:
+    if step.attribute("axis", 0) % len(rows.shape) == rows.axis:
         raise MixesError("splits the batch")
     return _place(step, rows, rows.axis)
 
 
 def _gather(step: Step) -> list[Rows]:
     rows = step.rows
-    axis = step.number("axis", 0) % len(step.shape_at(0))
+    axis = step.attribute("axis", 0) % len(step.shape_at(0))
     if len(rows) > 1:
         raise MixesError("lets samples choose among all samples")
     if 1 in rows:
@@ -429,7 +422,9 @@ def _matmul(step: Step) -> list[Rows]:
 
 def _gemm(step: Step) -> list[Rows]:
     left, right, added = (step.rows.get(position) for position in (0, 1, 2))
-    if (left and left.axis != step.number("transA", 0)) or (right and right.axis == step.number("transB", 0)):
+    if (left and left.axis != step.attribute("transA", 0)) or (
+        right and right.axis == step.attribute("transB", 0)
+    ):
         raise MixesError("adds samples up")
     if left and right:
         raise MixesError("joins every sample with every other")
@@ -443,7 +438,7 @@ def _gemm(step: Step) -> list[Rows]:
 
 
 def _einsum(step: Step) -> list[Rows]:
-    left, arrow, right = step.text("equation", "").replace(" ", "").partition("->")
+    left, arrow, right = step.attribute("equation").decode().replace(" ", "").partition("->")
     terms = [_labels(term, len(step.shape_at(place))) for place, term in enumerate(left.split(","))]
     out = _labels(right, len(step.shape)) if arrow else _imply(terms)
     labels = {terms[place][own.axis] for place, own in step.rows.items()}
@@ -482,7 +477,7 @@ def _by_sample(step: Step) -> list[Rows]:
     rows = step.only_input()
     if rows.axis:
         raise MixesError("works across the samples of a batch")
-    if step.number("storage_order", 0) or (step.node.op_type == "MaxPool" and len(step.node.output) > 1):
+    if step.attribute("storage_order", 0) or (step.node.op_type == "MaxPool" and len(step.node.output) > 1):
         raise MixesError("counts elements through all samples")
     return _place(step, rows, 0)
 
@@ -496,7 +491,7 @@ def _grid_sample(step: Step) -> list[Rows]:
 def _recurrent(step: Step) -> list[Rows]:
     """Along the second axis, or, with another layout, the first: lengths and states have the batch too."""
     step.check_fixed(0, 4, 5, 6)
-    is_first = bool(step.number("layout", 0))
+    is_first = bool(step.attribute("layout", 0))
     places = {0: 0 if is_first else 1, 4: 0, 5: 0 if is_first else 1, 6: 0 if is_first else 1}
     for position, axis in places.items():
         own = step.rows.get(position)
@@ -512,8 +507,8 @@ def _recurrent(step: Step) -> list[Rows]:
 
 def _transpose(step: Step) -> list[Rows]:
     rows = step.rows[0]
-    order = next((list(item.ints) for item in step.node.attribute if item.name == "perm"), None)
-    return _place(step, rows, (order or list(range(len(rows.shape)))[::-1]).index(rows.axis))
+    order = step.attribute("perm", range(len(rows.shape))[::-1])
+    return _place(step, rows, order.index(rows.axis))
 
 
 def _unsqueeze(step: Step) -> list[Rows]:
@@ -540,7 +535,7 @@ def _squeeze(step: Step) -> list[Rows]:
 
 def _flatten(step: Step) -> list[Rows]:
     rows = step.rows[0]
-    first = step.number("axis", 1)
+    first = step.attribute("axis", 1)
     axis = int(rows.axis >= (first if first >= 0 else first + len(rows.shape)))
     outer = ratio((*rows.shape[: rows.axis], rows.outer), step.shape[:axis])
     if outer is None:
@@ -552,7 +547,7 @@ def _reshape(step: Step) -> list[Rows]:
     rows, values = step.only_input(), step.constant(1)
     target = None if values is None else [int(number) for number in values]
     out = _solve(rows, step.shape) if target is None else _resolve(rows, target, step.node.output[0])
-    if 0 in (*rows.shape, *out) or (0 in (target or ()) and step.number("allowzero", 0)):
+    if 0 in (*rows.shape, *out) or (0 in (target or ()) and step.attribute("allowzero", 0)):
         raise MixesError("has a shape without elements")
     opened = {
         way: new for way in _ways(rows, out, step.batch) if (new := _open(target, way, rows, step.batch))
@@ -638,13 +633,11 @@ def _expand(step: Step) -> list[Rows]:
 
 def _resize(step: Step) -> list[Rows]:
     rows = step.only_input()
-    given = [
-        axis % len(rows.shape) for item in step.node.attribute if item.name == "axes" for axis in item.ints
-    ]
-    axes = given or list(range(len(rows.shape)))
+    rank = len(rows.shape)
+    axes = [axis % rank for axis in step.attribute("axes", range(rank))]
     if rows.axis in axes:
-        policy = step.text("keep_aspect_ratio_policy", "stretch")
-        if policy != "stretch" or step.text("coordinate_transformation_mode", "") == "tf_crop_and_resize":
+        policy, mode = map(step.attribute, ("keep_aspect_ratio_policy", "coordinate_transformation_mode"))
+        if policy not in (None, b"stretch") or mode == b"tf_crop_and_resize":
             raise MixesError("resizes the batch")
         _resize_rows(step, rows, axes.index(rows.axis))
     return _place(step, rows, rows.axis)
@@ -659,9 +652,10 @@ def _resize_rows(step: Step, rows: Rows, place: int) -> None:
             raise MixesError("resizes the batch")
         step.patches.append(Patch(3, (*sizes[:place], counted, *sizes[place + 1 :])))
         return
-    given = [list(item.floats) for item in step.node.attribute if item.name == "scales"]
     position = 1 if step.opset < 11 else 2
-    scales = given[0] if given else step.constant(position) if step.is_given(position) else None
+    scales = step.attribute("scales")
+    if scales is None and step.is_given(position):
+        scales = step.constant(position)
     if scales is None or scales[place] != 1.0:
         raise MixesError("resizes the batch")
 

@@ -1,10 +1,12 @@
-"""The record of a rewrite: what was done, what was declined and why, what the check found."""
+"""The record of a rewrite: what was done, what was declined and why, what the check found; and in words."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Literal
 
+from trtopt.errors import UsageError
+from trtopt.printable import counted
 from trtopt.records import Record, RewriteSummary
 from trtopt.records.base import Result
 
@@ -95,3 +97,46 @@ class RewriteTrace(Result, Record, frozen=True, kw_only=True):
             seconds=round(self.seconds, 3),
             trace=trace,
         )
+
+
+# ── in words ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def summary(trace: RewriteTrace) -> list[str]:
+    """The trace as lines of text: counts, what was declined most, what was undone, the check."""
+    rounds = "1 round" if trace.rounds == 1 else f"{trace.rounds} rounds"
+    lines = [f"{trace.nodes_before} → {trace.nodes_after} nodes in {rounds}, {trace.seconds:.2f} s"]
+    lines += [f"  {count:5d} x {name}" for name, count in trace.counts.items()]
+    if trace.constants_lowered:
+        lines.append(f"  {trace.constants_lowered:5d} x Constant node turned into an initializer")
+    reasons: dict[tuple[str, str], int] = {}
+    for item in trace.declined:
+        reasons[item.rule, item.reason] = reasons.get((item.rule, item.reason), 0) + 1
+    lines += [f"declined {count} x {rule}: {reason}" for (rule, reason), count in reasons.items()]
+    lines += [f"undone {item.rule}: {item.reason}" for item in trace.undone]
+    if trace.checked:
+        worst = max(trace.checked, key=lambda item: item.error)
+        runs = len({item.feed for item in trace.checked})
+        lines.append(
+            f"verified on {counted(runs, 'input')}: largest error {worst.error:.2g} (output {worst.output})"
+        )
+    return lines
+
+
+def of_node(trace: RewriteTrace, node: str) -> list[str]:
+    """All entries of the trace for a node."""
+    applied = [f"{item.rule} was applied" for item in trace.applied if item.node == node]
+    declined = [
+        f"{item.rule} was declined because {item.reason}" for item in trace.declined if item.node == node
+    ]
+    undone = [
+        f"{item.rule} was tried and undone because {item.reason}"
+        for item in trace.undone
+        if node in item.nodes
+    ]
+    if not applied and not declined and not undone:
+        raise UsageError(
+            f"no rule matches at node {node!r}",
+            "check the name; `--json -` lists every node with a rule",
+        )
+    return [f"{node}: {line}" for line in (*applied, *undone, *declined)]

@@ -28,8 +28,7 @@ from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.formats import OtherFormat, format_by_content
 from trtopt.files.manifests import MANIFEST, is_build_folder, read_listed, read_manifest, read_plan
 from trtopt.files.outputs import head_of
-from trtopt.inspect.capability import subgraphs_between
-from trtopt.inspect.contents import contents_of
+from trtopt.inspect.contents import contents_of, subgraphs_between
 from trtopt.inspect.inspector import EngineDescription, read_inspector
 from trtopt.onnxio.graph_walk import inner_nodes, reads_of
 from trtopt.onnxio.model_file import ModelFile, load

@@ -41,10 +41,10 @@ from trtopt.errors import (
 from trtopt.files.atomic import lock, scratch_folder
 from trtopt.files.outputs import Kind, check_output, kind_beginning
 from trtopt.onnxio import model_file
+from trtopt.onnxio.extraction import Ends, constant_tensors, subset_of
 from trtopt.onnxio.graph_walk import name_of
 from trtopt.onnxio.model_file import MODEL, ModelFile, array_of, spooled
 from trtopt.onnxio.model_info import dtype_name, read_onnx
-from trtopt.onnxio.node_subset import Ends, constant_tensors, subset_of
 from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.shape_inference import inferred, skeleton_at, types_of
 from trtopt.precision.bounds import ACCURATE

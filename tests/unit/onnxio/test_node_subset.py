@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.graphs import model_of, value
 from trtopt.device.ort.reference import Arrays, Unoptimised
-from trtopt.onnxio.node_subset import constant_tensors, subset_of
+from trtopt.onnxio.extraction import constant_tensors, subset_of
 
 UNARY = ("Relu", "Neg", "Tanh", "Shape", "Identity")
 

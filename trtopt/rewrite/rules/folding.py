@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxio.graph_walk import DisjointNames
+from trtopt.onnxio.graph_walk import DRAWN, DisjointNames
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.match import pick_axes
 from trtopt.rewrite.rule import (
@@ -67,8 +67,7 @@ IR_VERSION = 8
 """Of what is made to be evaluated: any that ONNX Runtime reads."""
 _COMPUTED_CAP = 64 << 20  # a table that a few numbers are picked out of would fill the memory
 _NEVER = {
-    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "RandomNormal",
-    "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "If",
+    *DRAWN, "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "If",
     "Loop", "Scan", "SplitToSequence", "ConcatFromSequence",
 }  # fmt: skip
 _STORED = "fiubO"  # what onnx-graphsurgeon writes: BF16 is none of it

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.onnxio.graph_walk import DRAWN
 from trtopt.rewrite.match import length, lengths_requested
 from trtopt.rewrite.rule import Match, Verdict, at, layers, rule
 from trtopt.rewrite.scope import STANDARD, Scope
@@ -179,8 +180,7 @@ def _computed_without_zeros(scope: Scope, node: Any) -> bool:
 
 # ── share-equal ────────────────────────────────────────────────────────────────────────────────────────────
 
-_NEVER = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial",
-          "Bernoulli", "Dropout", "DequantizeLinear", "QuantizeLinear"}  # fmt: skip
+_NEVER = {*DRAWN, "Dropout", "DequantizeLinear", "QuantizeLinear"}
 
 
 def _content(scope: Scope, tensor: Any) -> Any:
