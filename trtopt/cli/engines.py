@@ -497,7 +497,8 @@ def trtexec(
     from trtopt.peers.trtexec import translate
 
     own = ["--verbose"] if context.meta.get(VERBOSITY, 0) > 0 else []  # trtexec has it too
-    found = translate([*arguments, *own], written_for=written_for, data=data)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = translate([*arguments, *own], written_for=written_for, data=data, visible=visible)
     _run_translated(context, found, only_print=only_print)
 
 

@@ -38,7 +38,11 @@ _FROM_GRAPHS = ("--noCudaGraph", "--includeDataTransfers", "--noSpinWait")
 
 
 def translate(
-    arguments: Sequence[str], *, written_for: str | None = None, data: str | None = None
+    arguments: Sequence[str],
+    *,
+    written_for: str | None = None,
+    data: str | None = None,
+    visible: str | None = None,
 ) -> Translation:
     """The command lines of trtopt that do what trtexec does with these arguments.
 
@@ -46,6 +50,7 @@ def translate(
         arguments: what follows `trtexec`.
         written_for: the trtexec that they were written for, one of `VERSIONS` [default: inferred].
         data: samples, for calibration and as inputs.
+        visible: CUDA_VISIBLE_DEVICES, if it is set.
     """
     given, words = parse(_NAME, OPTIONS, arguments, abbreviated=False)
     if words:
@@ -70,9 +75,23 @@ def translate(
     if data is not None and not any("--data" in words for words in commands):
         notes.append(f"--data {data}: no effect here: nothing is calibrated or measured")
     notes = [*_version_notes(given, trtexec), *superseded, *notes]
-    device = values.get("--device", "0")  # the first of those that are visible
-    environment = {} if device == "0" else {"CUDA_VISIBLE_DEVICES": device}
+    environment = _environment(values.get("--device", "0"), visible)
     return replace(translation_of(commands, given, notes), environment=environment)
+
+
+def _environment(device: str, visible: str | None) -> Mapping[str, str]:
+    """What makes a device, counted among the visible ones, the first of them."""
+    if device == "0":
+        return {}
+    if visible is None:
+        return {"CUDA_VISIBLE_DEVICES": device}
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    if not device.isdecimal() or int(device) >= len(names):
+        raise UsageError(
+            f"--device={device}: CUDA_VISIBLE_DEVICES={visible} has no such GPU",
+            f"give 0 to {len(names) - 1}" if names else "set CUDA_VISIBLE_DEVICES to the GPUs to use",
+        )
+    return {"CUDA_VISIBLE_DEVICES": names[int(device)]}
 
 
 def _version_of(given: Sequence[Given], notes: list[str]) -> str:

@@ -131,6 +131,18 @@ def test_a_command_line_is_translated(given: str, lines: list[str]) -> None:
     assert list(translate([BASE, *given.split()]).lines) == lines
 
 
+@pytest.mark.parametrize(("device", "chosen"), [("0", {}), ("1", {"CUDA_VISIBLE_DEVICES": "GPU-5e"})])
+def test_a_device_is_counted_among_the_visible_ones(device: str, chosen: dict[str, str]) -> None:
+    found = translate(["--onnx=m.onnx", f"--device={device}"], visible="3, GPU-5e")
+    assert found.environment == chosen
+
+
+@pytest.mark.parametrize("visible", ["", "3,GPU-5e"])
+def test_a_device_that_is_not_visible_is_refused(visible: str) -> None:
+    with pytest.raises(UsageError, match=r"^--device=2"):
+        translate(["--onnx=m.onnx", "--device=2"], visible=visible)
+
+
 def test_an_engine_is_measured_and_trusted_by_name() -> None:
     (line,) = translate(["--loadEngine=m.plan", "--shapes=x:4x3"]).lines
     assert line == "trtopt bench m.plan --trust m.plan --batch 4 --shape x:Nx3 --contract trtexec-10"
