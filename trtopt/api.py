@@ -1,6 +1,7 @@
 """The public functions: each takes the fields of one request as its keywords, and runs one workflow with it.
 
-What a keyword means is declared in `trtopt.requests`. Errors name keywords, not the command line's options.
+What a keyword means is declared in `trtopt.requests`; `trtopt.options` writes it into a function's help, with
+the errors that all can raise. Errors name keywords, not the command line's options.
 """
 
 from __future__ import annotations
@@ -131,13 +132,9 @@ def build(request: BuildRequest) -> Manifest:
         The manifest of the folder: its engines with their settings, and how they were made.
 
     Raises:
-        UsageError: a parameter is wrong, or contradicts another or the model.
-        ModelError: the ONNX file cannot be used.
         BuildError: the builder failed.
-        TrtoptError: anything else, with what to do. Nothing is left under the output's name.
 
     Example:
-        >>> import trtopt
         >>> manifest = trtopt.build("model.onnx", "engines", batch=[1, 8], backend="onnxruntime")
         >>> manifest
         <Manifest: 2 engines by onnxruntime: batch 1, 8>
@@ -155,13 +152,9 @@ def bench(request: BenchRequest) -> BenchReport:
         The measurements, one point per engine and batch size, raw samples included.
 
     Raises:
-        UsageError: a parameter is wrong, or has no effect here.
-        ArtifactError: the folder or engine cannot be trusted or used.
         NoGpuError, BackendMissingError: the engines cannot run here.
-        TrtoptError: anything else, with what to do.
 
     Example:
-        >>> import trtopt
         >>> report = trtopt.bench("engines", batch=8, duration=0.1)
         >>> [(row["batch"], row["p50_ms"] < 1000) for row in report.rows()]
         [(8, True)]
@@ -181,10 +174,8 @@ def profile(request: ProfileRequest) -> ProfileReport:
     Raises:
         ArtifactError: `path` or `result` is not of the right kind, or belongs to another model or to other
             engines.
-        TrtoptError: see `bench`.
 
     Example:
-        >>> import trtopt
         >>> report = trtopt.profile("engines", batch=8, duration=0.1)
         >>> layers = report.to_dict()["engines"][0]["layers"]
         >>> len(layers) > 0
@@ -224,11 +215,9 @@ def compare(request: CompareRequest) -> Compared:
         `outcome` with the verdicts, and `report`, the record that `trtopt compare --json` writes.
 
     Raises:
-        UsageError: A and B cannot be compared, or a parameter has no effect here.
-        TrtoptError: anything else, with what to do.
+        UsageError: A and B cannot be compared.
 
     Example:
-        >>> import trtopt
         >>> compared = trtopt.compare("engines", "engines", batch=8, duration=0.1)
         >>> [row["batch"] for row in compared.rows()]
         [8]
@@ -249,12 +238,10 @@ def sweep(request: SweepRequest) -> SweepReport:
         All points of the folder, by precision, axes, streams and batch.
 
     Raises:
-        UsageError: parameters that are wrong or contradict each other; before anything is built.
         ArtifactError: the folder holds a sweep of another model or machine, or with other options.
         MeasurementError: not one point could be measured.
 
     Example:
-        >>> import trtopt
         >>> report = trtopt.sweep("model.onnx", "swept", batch=[1, 8], backend="onnxruntime", duration=0.1)
         >>> [point.setting.batch for point in report.points]
         [1, 8]
@@ -277,13 +264,11 @@ def tune(request: TuneRequest) -> Tuned:
         The folder, the accepted changes, and the ledger with every candidate.
 
     Raises:
-        UsageError: a parameter is wrong, or the budget is too small for the baseline.
+        UsageError: the budget is too small for the baseline.
         BoundError: the baseline misses an accuracy bound.
         ArtifactError: the ledger to continue is of another model or machine, or on other terms.
-        TrtoptError: anything else, with what to do.
 
     Example:
-        >>> import trtopt
         >>> tuned = trtopt.tune(
         ...     "model.onnx", "tuned", backend="onnxruntime", budget="5m", include=["builder-setting"],
         ...     duration=0.1,
@@ -306,10 +291,8 @@ def plan(request: PlanRequest) -> BatchPlan:
     Raises:
         PlanError: no setup meets all bounds; it says which bound costs what.
         UsageError: the engines can run here, and were measured on another device.
-        TrtoptError: anything else, with what to do.
 
     Example:
-        >>> import trtopt
         >>> made = trtopt.plan(["swept"], "plan.json", slo="p99=500ms", rate=200.0)
         >>> made.goal
         'p99=500ms'
@@ -325,9 +308,6 @@ def deploy(request: DeployRequest) -> Path:
 
     Returns:
         The folder of the new version.
-
-    Raises:
-        TrtoptError: with what is wrong and what to do.
     """
     return deploy_triton(request)
 
@@ -341,22 +321,18 @@ def report(request: ReportRequest) -> Path:
 
     Raises:
         BackendMissingError: what makes pages is not installed.
-        TrtoptError: anything else, with what to do.
 
     Example:
-        >>> import trtopt
         >>> trtopt.report("engines").name
         'engines.html'
     """
-    other, output = (None if one is None else Path(one) for one in (request.other, request.output))
-    return write_page(Path(request.folder), other, output)
+    return write_page(request)
 
 
-def write_page(
-    folder: Path, other: Path | None = None, output: Path | None = None, *, leave_out_others: bool = False
-) -> Path:
-    """Write what a folder holds as a page, with the other next to it; not what other builds left there."""
-    file = output or default_output(folder, other)
+def write_page(request: ReportRequest, *, leave_out_others: bool = False) -> Path:
+    """Write the page; `leave_out_others` is without what other builds left in the folder."""
+    folder, other = Path(request.folder), None if request.other is None else Path(request.other)
+    file = default_output(folder, other) if request.output is None else Path(request.output)
     check_output(file, PAGE)
     argv = command_line()
     if other is None and is_sweep(folder):
@@ -407,13 +383,7 @@ def check(request: CheckRequest) -> CheckReport:
     Returns:
         The differences of every output; `passed` is whether all bounds are met.
 
-    Raises:
-        UsageError: a parameter is wrong, or has no effect here.
-        ModelError, DataError: a model or the samples do not fit.
-        TrtoptError: anything else, with what to do.
-
     Example:
-        >>> import trtopt
         >>> report = trtopt.check("engines", "model.onnx", data="data.npz", min_cosine=0.99)
         >>> report.passed
         True
@@ -430,10 +400,8 @@ def export(request: ExportRequest) -> Exported:
 
     Raises:
         BackendMissingError: PyTorch or onnxscript is not installed.
-        TrtoptError: anything else, with what to do. Nothing is left under the output's name.
 
     Example:
-        >>> import trtopt
         >>> exported = trtopt.export("resnet50", "exported.onnx", variant="tiny")
         >>> exported.nodes > 0
         True
@@ -449,13 +417,9 @@ def rewrite(request: RewriteRequest) -> RewriteTrace:
         The rules that were applied, declined and undone, and what the check found.
 
     Raises:
-        UsageError: an unknown target or rule, or the output is the model itself.
-        ModelError: the file is unsound, cannot be run for the check, or its batch cannot be made dynamic.
-        DataError: the data does not fit the model.
-        OutputError: the output cannot be written. Nothing is left under its name.
+        ModelError: the file cannot be run for the check, or its batch cannot be made dynamic.
 
     Example:
-        >>> import trtopt
         >>> trace = trtopt.rewrite("model.onnx", "rewritten.onnx")
         >>> trace.nodes_after <= trace.nodes_before
         True
@@ -472,11 +436,9 @@ def extract(request: ExtractRequest) -> Extraction:
 
     Raises:
         UsageError: a tensor that the model lacks, or tensors that do not cut the graph.
-        ModelError: the file is unsound, or the type of a tensor is not known.
-        OutputError: the output cannot be written. Nothing is left under its name.
+        ModelError: the type of a tensor is not known.
 
     Example:
-        >>> import trtopt
         >>> part = trtopt.extract("model.onnx", "part.onnx", inputs=["a"], outputs=["b"])
         >>> part.nodes <= part.nodes_before
         True
@@ -492,12 +454,7 @@ def diff(request: DiffRequest) -> ModelDifference:
         Nodes that were added, removed and changed, types and shapes, and weights by the norm of their
         difference; `is_same` is whether nothing but names differs.
 
-    Raises:
-        ModelError: a file is unsound.
-        OutputError: the page cannot be written.
-
     Example:
-        >>> import trtopt
         >>> trtopt.diff("model.onnx", "model.onnx").is_same
         True
     """
@@ -519,14 +476,10 @@ def cast(request: CastRequest) -> CastReport:
         The nodes that became 16-bit, those that stayed and why, and the differences of the outputs.
 
     Raises:
-        UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, or the output is the
-            model itself.
-        ModelError: the file is unsound, cannot run, or holds nothing heavy that takes this type.
-        DataError: the data does not fit the model.
-        OutputError: the output cannot be written. Nothing is left under its name.
+        UsageError: a pattern that fits nothing.
+        ModelError: the file cannot run, or holds nothing heavy that takes this type.
 
     Example:
-        >>> import trtopt
         >>> report = trtopt.cast("model.onnx", "fp16.onnx", data="data.npz")
         >>> len(report.lowered) > 0
         True
@@ -542,12 +495,9 @@ def quantize(request: QuantizeRequest) -> QuantizeReport:
         The decision for every node, the calibration methods' scores and the SQNR of the outputs.
 
     Raises:
-        UsageError: parameters that are wrong or contradict each other, or data is needed.
-        ModelError, DataError, ArtifactError: the model, the data or the table cannot be used.
-        OutputError: the output cannot be written. Nothing is left under its name.
+        UsageError: data is needed.
 
     Example:
-        >>> import trtopt
         >>> report = trtopt.quantize("model.onnx", "int8.onnx", precision="int8", data="data.npz")
         >>> report.pairs > 0
         True
@@ -563,11 +513,9 @@ def bisect(request: BisectRequest) -> BisectReport:
         The verdict, the nodes to keep with their patterns, the front of sets, and every node's sensitivity.
 
     Raises:
-        UsageError: parameters that are wrong or contradict each other, or data is needed.
-        TrtoptError: anything else, with what to do. Nothing is left under the output's name.
+        UsageError: data is needed.
 
     Example:
-        >>> import trtopt
         >>> report = trtopt.bisect(
         ...     "model.onnx", precision="fp16", data="data.npz", min_cosine=0.9,
         ...     backend="onnxruntime",
@@ -591,7 +539,6 @@ def inspect(request: InspectRequest) -> Inspection:
         NoGpuError, BackendMissingError: an engine that `trust` names cannot be loaded here.
 
     Example:
-        >>> import trtopt
         >>> found = trtopt.inspect("model.onnx")
         >>> found.model.inputs[0].name
         'images'
@@ -607,13 +554,10 @@ def reduce(request: ReduceRequest) -> ReduceReport:
         The nodes that are left and the failure that they show; the model and its inputs are in files.
 
     Raises:
-        UsageError: parameters that are wrong or contradict each other.
-        ModelError: the model cannot be used, or does not fail.
+        ModelError: the model does not fail.
         MeasurementError: the failure comes and goes.
-        TrtoptError: anything else, with what to do. Nothing is left under the output's name.
 
     Example:
-        >>> import trtopt
         >>> report = trtopt.reduce("model.onnx", "part.onnx", condition="! grep -q Gemm {model}")
         >>> [node.op for node in report.nodes]
         ['Gemm']
@@ -628,12 +572,7 @@ def lint(request: LintRequest) -> LintReport:
     Returns:
         The findings, each with its node, its reason and its remedy.
 
-    Raises:
-        UsageError: an unknown target.
-        ModelError: the file is unsound.
-
     Example:
-        >>> import trtopt
         >>> report = trtopt.lint("model.onnx")
         >>> [item.check for item in report.advice]
         ['odd-product']
@@ -649,11 +588,9 @@ def verify(request: VerifyRequest) -> FolderCheck:
         The files that are missing, changed or not of the build; `is_whole` is whether none is.
 
     Raises:
-        ArtifactError: it is no build folder.
         UsageError: `trust` names no engine of it.
 
     Example:
-        >>> import trtopt
         >>> check = trtopt.verify("engines")
         >>> check.is_whole
         True
@@ -683,7 +620,7 @@ def pack(
         DataError: a shape, a type or a value that the input cannot take; names the sample.
 
     Example:
-        >>> import numpy, trtopt
+        >>> import numpy
         >>> manifest = trtopt.build("model.onnx", "engines", backend="onnxruntime")
         >>> trtopt.pack(manifest, numpy.zeros((1, 1, 8, 8))).dtype
         dtype('float32')
@@ -708,7 +645,7 @@ def unpack(manifest: Manifest | str | Path, array: object, name: str | None = No
         DataError: an array that is not in the output's format.
 
     Example:
-        >>> import numpy, trtopt
+        >>> import numpy
         >>> manifest = trtopt.build("model.onnx", "engines", backend="onnxruntime")
         >>> trtopt.unpack(manifest, numpy.zeros((1, 10), "float32")).shape
         (1, 10)
@@ -753,8 +690,5 @@ def optimize(request: OptimizeRequest) -> Optimized:
 
     Returns:
         What was measured at each batch size, and the one to deploy.
-
-    Raises:
-        TrtoptError: with what is wrong and what to do.
     """
     return run_optimize(request, request.listener)

@@ -241,15 +241,27 @@ def _parameter(one: Declared) -> inspect.Parameter:
     return inspect.Parameter(one.name, kind, default=one.default, annotation=annotation)
 
 
+_RAISES = """
+    UsageError: a parameter is wrong, contradicts another or has no effect here.
+    ModelError, DataError, ArtifactError: a model, samples, a build or a result cannot be used.{}
+    TrtoptError: anything else; all of these say what to do.
+"""
+_RAISES_AT_OUTPUT = "\n    OutputError: the output cannot be written; an error leaves nothing under its name."
+
+
 def _write_help(text: str, declared: Sequence[Declared]) -> str:
-    """A docstring with the section of its parameters before that of what it returns."""
+    """A docstring with its parameters before what it returns, and what any function raises after its own."""
     above, returns, below = text.partition("\nReturns:")
+    found, example, lines = below.partition("\nExample:")
+    raises = found.rstrip() if "\nRaises:" in found else f"{found.rstrip()}\n\nRaises:"
+    writes = any(isinstance(one.declaration, Output) for one in declared)
     entries = (
         textwrap.fill(f"{one.name}: {_explain(one, declared)}", 106, initial_indent="    ",
                       subsequent_indent="        ", break_on_hyphens=False, break_long_words=False)
         for one in declared
     )  # fmt: skip
-    return "\n".join((f"{above}\nArgs:", *entries, returns + below))
+    errors = _RAISES.format(_RAISES_AT_OUTPUT if writes else "")
+    return "\n".join((f"{above}\nArgs:", *entries, returns + raises + errors + example + lines))
 
 
 def _explain(one: Declared, declared: Sequence[Declared]) -> str:
