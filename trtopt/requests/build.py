@@ -51,12 +51,8 @@ class BuildRequest(shared.BoundsOptions, RecipeOptions):
         shared.Backend, "What to build with [default: auto: TensorRT-RTX if there is no GPU]."
     ] = None
     data: Annotated[
-        str | Path | None,
-        Option(
-            shared.samples("Real inputs for --precision, which decide what stays FP32, and the scales"),
-            metavar="DATA",
-            is_path=True,
-        ),
+        shared.Data,
+        shared.samples("Real inputs for --precision, which decide what stays FP32, and the scales"),
     ] = None
     selection_budget: SelectionBudget = None
     verdict: Annotated[
@@ -246,23 +242,14 @@ class TuneRequest(shared.BoundsOptions, shared.TensorOptions, shared.JobOptions)
     shapes: shared.Shapes = None
     axes: shared.Axes = None
     contract: Annotated[shared.Contract, f"The terms of the measurement [default: {DEFAULT}]."] = None
-    duration: Annotated[
-        float,
-        Option(
-            "Seconds of sampling per engine in a race, up to a day.", metavar="S", range=shared.UP_TO_A_DAY
-        ),
-    ] = 2.0
+    duration: Annotated[shared.Duration, "Seconds of sampling per engine in a race, up to a day."] = 2.0
     threshold: Annotated[
         float,
         Option("The smallest gain to accept, as a share.", metavar="SHARE", range=shared.SHARE),
     ] = THRESHOLD
     timeout: Annotated[
-        float | None,
-        Option(
-            "Time limit for one build or measurement [default: ten times the baseline's, a minute at least].",
-            metavar="S",
-            range=shared.UP_TO_A_WEEK,
-        ),
+        shared.Timeout,
+        "Time limit for one build or measurement [default: ten times the baseline's, a minute at least].",
     ] = None
     cache_dir: shared.CacheDir = None
 

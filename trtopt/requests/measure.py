@@ -89,12 +89,7 @@ class ProfileRequest(RunOptions):
         shared.Backend, "Backend to run with [default: the engines' own; auto: the CPU if there is no GPU]."
     ] = None
     result: Annotated[
-        str | Path | None,
-        Option(
-            "Use a result file of `trtopt bench --layers` instead of measuring here.",
-            metavar="FILE",
-            must_exist=True,
-        ),
+        shared.File, "Use a result file of `trtopt bench --layers` instead of measuring here."
     ] = None
     memory: Annotated[bool, Option("Trace every allocation too, in a separate pass.")] = False
     kernels: Annotated[bool, Option("Record every kernel too (CUPTI), in a separate pass.")] = False
@@ -104,12 +99,7 @@ class ProfileRequest(RunOptions):
         Option("Measure the device's peak rates, for floors; stored for later profiles."),
     ] = False
     duration: Annotated[
-        float,
-        Option(
-            "Seconds of the latency pass that accompanies the layer pass, up to a day.",
-            metavar="S",
-            range=shared.UP_TO_A_DAY,
-        ),
+        shared.Duration, "Seconds of the latency pass that accompanies the layer pass, up to a day."
     ] = 1.0
 
     @property

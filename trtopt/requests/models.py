@@ -47,12 +47,7 @@ class ExportRequest(Checked):
         Option("dynamo, based on torch.export, or torchscript, the older tracer [default: the model's own]."),
     ] = None
     checkpoint: Annotated[
-        str | Path | None,
-        Option(
-            "State dict or .safetensors file with the weights [default: the model's own].",
-            metavar="FILE",
-            must_exist=True,
-        ),
+        shared.File, "State dict or .safetensors file with the weights [default: the model's own]."
     ] = None
     strict: Annotated[
         bool,
@@ -238,14 +233,9 @@ class CastRequest(shared.Request):
     ] = None
     target: Annotated[shared.Target, "TensorRT to cast for (scales)."] = DEFAULT
     exclude: Annotated[
-        Sequence[str],
-        Option(
-            "Nodes (with * and ?) or operators to keep in FP32: 'encoder.0.*', Softmax.", metavar="PATTERN"
-        ),
+        shared.Patterns, "Nodes (with * and ?) or operators to keep in FP32: 'encoder.0.*', Softmax."
     ] = ()
-    include: Annotated[
-        Sequence[str], Option("Nodes or operators to cast regardless of their values.", metavar="PATTERN")
-    ] = ()
+    include: Annotated[shared.Patterns, "Nodes or operators to cast regardless of their values."] = ()
     threshold: Annotated[
         float | None,
         Option("Largest |x| in 16 bits [default: a quarter of the type's largest].", metavar="VALUE"),
@@ -302,14 +292,9 @@ class QuantizeOptions(GraphEnds):
         shared.Method,
         "auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max].",
     ] = None
-    exclude: Annotated[
-        Sequence[str],
-        Option("Nodes (with * and ?) or operators not to quantise.", metavar="PATTERN"),
-    ] = ()
-    include: Annotated[
-        Sequence[str], Option("Nodes or operators to quantise anyway.", metavar="PATTERN")
-    ] = ()
-    table: shared.Table = None
+    exclude: Annotated[shared.Patterns, "Nodes (with * and ?) or operators not to quantise."] = ()
+    include: Annotated[shared.Patterns, "Nodes or operators to quantise anyway."] = ()
+    table: Annotated[shared.File, "Ranges from an earlier run, no data needed."] = None
     forms: Forms = None
     store_weights: Annotated[
         bool,
@@ -387,21 +372,15 @@ class BisectRequest(shared.BoundsOptions):
     data: Annotated[shared.Data, shared.samples("Samples to evaluate accuracy on, and to find ranges on")] = (
         None
     )
-    calib: Annotated[
-        str | Path | None, Option("Other samples for ranges and values.", metavar="DATA", is_path=True)
-    ] = None
-    table: Annotated[shared.Table, "Ranges from an earlier trtopt quantize."] = None
+    calib: Annotated[shared.Data, "Other samples for ranges and values."] = None
+    table: Annotated[shared.File, "Ranges from an earlier trtopt quantize."] = None
     method: Annotated[shared.Method, "How ranges are found, as for trtopt quantize."] = None
     target: Annotated[
         str | None,
         Option(f"TensorRT to write for [default: the engines', else {DEFAULT}].", choices=target_names()),
     ] = None
-    exclude: Annotated[
-        Sequence[str], Option("Nodes or operators to keep in any case.", metavar="PATTERN")
-    ] = ()
-    include: Annotated[
-        Sequence[str], Option("Nodes to lower regardless of the rules.", metavar="PATTERN")
-    ] = ()
+    exclude: Annotated[shared.Patterns, "Nodes or operators to keep in any case."] = ()
+    include: Annotated[shared.Patterns, "Nodes to lower regardless of the rules."] = ()
     backend: Annotated[
         shared.BackendName,
         Option("Evaluator: engines [default with a GPU], or ONNX Runtime, which emulates the precision."),

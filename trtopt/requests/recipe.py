@@ -46,12 +46,7 @@ class SweptOptions(SweptSettings, shared.JobOptions, shared.TensorOptions):
     shapes: shared.Shapes = None
     profile: shared.Profile = None
     build_timeout: Annotated[
-        float | None,
-        Option(
-            "Seconds that the build of one engine may take [default: no limit].",
-            metavar="S",
-            range=shared.UP_TO_A_WEEK,
-        ),
+        shared.Timeout, "Seconds that the build of one engine may take [default: no limit]."
     ] = None
     jobs: Annotated[
         int | None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trtopt.options import Argument, Option, Output
-from trtopt.requests.shared import UP_TO_A_WEEK, Request, parse_bytes, parse_server, parse_shares_of_lengths
+from trtopt.requests.shared import Request, Timeout, parse_bytes, parse_server, parse_shares_of_lengths
 
 Trust = Annotated[
     Sequence[str],
@@ -80,12 +80,7 @@ class PlanRequest(Request):
         ),
     ] = False
     timeout: Annotated[
-        float | None,
-        Option(
-            "Seconds that measuring the serving cost may take, and verifying [default: no limit].",
-            metavar="S",
-            range=UP_TO_A_WEEK,
-        ),
+        Timeout, "Seconds that measuring the serving cost may take, and verifying [default: no limit]."
     ] = None
     trust: Trust = ()
     verify: Annotated[

@@ -265,10 +265,8 @@ class TensorOptions(Request):
 
 Target = Annotated[str, Option("TensorRT to write for.", choices=target_names())]
 Method = Annotated[str | None, Option("", metavar="NAME", names=method_names)]
-Table = Annotated[
-    str | Path | None,
-    Option("Ranges from an earlier run, no data needed.", metavar="FILE", must_exist=True),
-]
+Patterns = Annotated[Sequence[str], Option("", metavar="PATTERN")]
+File = Annotated[str | Path | None, Option("", metavar="FILE", must_exist=True)]
 
 # ── building ────────────────────────────────────────────────────────────────────────────────────────────
 
