@@ -68,14 +68,13 @@ def show_result(
     shown: View | Sequence[str] | None = None,
     *,
     alarms: Iterable[str] = (),
-    indent: int | None = 2,
 ) -> None:
     """Print what warns of the result, its JSON if that is requested, and its view or what is `shown` of it.
 
     Where the JSON goes to standard output, everything else goes to standard error.
     """
     warn((*getattr(result, "alarms", ()), *alarms))
-    write_json(json, result.record(), indent=indent)
+    write_json(json, result.record())
     shown = result.view if shown is None else shown
     if isinstance(shown, View):
         show_view(shown, err=takes_stdout(json))

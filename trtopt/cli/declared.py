@@ -10,7 +10,7 @@ from typing import Any, get_origin
 import click
 
 from trtopt.builder_settings import SETTINGS
-from trtopt.cli.outputs import Output as OutputPath, files, json_file, model_file, page_file, quantized_file
+from trtopt.cli.outputs import Output as OutputPath, file_of, files, model_file, quantized_file
 from trtopt.cli.parameters import OnnxFile, offer, tensor_names
 from trtopt.errors import UsageError
 from trtopt.options import (
@@ -28,8 +28,8 @@ from trtopt.targets import ONNXRUNTIME
 _WRITES = {
     "model": model_file,
     "quantised model": quantized_file,
-    "plan": json_file("trtopt.plan"),
-    "page": page_file,
+    "plan": file_of("workflows.plan.plan.PLAN"),
+    "page": file_of("workflows.report.PAGE"),
 }
 
 

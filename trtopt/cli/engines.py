@@ -22,9 +22,8 @@ from trtopt.cli.outputs import (
     JsonOutput,
     Output,
     check_alarms,
-    file_beginning,
+    file_of,
     json_option,
-    output_option,
     strict_option,
     takes_stdout,
     write_json,
@@ -72,9 +71,10 @@ def _write_report(folder: Path) -> None:
     """The page of a build just made, without what an earlier build left; or what is missing for it."""
     from trtopt.cli.console import say
     from trtopt.errors import BackendMissingError
+    from trtopt.requests.measure import ReportRequest
 
     try:
-        _write_page(folder, None, folder / "report.html", leave_out_others=True)
+        _write_page(ReportRequest(folder, output=folder / "report.html"), leave_out_others=True)
     except BackendMissingError as error:
         say(f"trtopt: no report page: {error.problem}; {error.remedy}", err=True)
 
@@ -177,36 +177,22 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     say(*(changes or ["the rebuild is the same in versions, machine, settings and hashes"]))
 
 
-def times_file(path: Path) -> Mapping[Path, Kind]:
-    """Times in trtexec's form."""
-    from trtopt.peers.trtexec_files import TIMES_BEGIN
-
-    return file_beginning("bench's times", TIMES_BEGIN)(path)
-
-
-def layers_file(path: Path) -> Mapping[Path, Kind]:
-    """Times of layers in trtexec's form."""
-    from trtopt.peers.trtexec_files import LAYERS_BEGIN
-
-    return file_beginning("bench's layers", LAYERS_BEGIN)(path)
-
-
 @command("measure.BenchRequest")
 @click.option(
     "--strict",
     is_flag=True,
     help="Exit with 4 if a figure is not trustworthy, or unsteady.",
 )
-@json_option("trtopt.bench", "the result, raw samples included,")
+@json_option("trtopt.bench", "the result, raw samples included,", indent=None)
 @click.option(
     "--export-times",
-    type=Output(times_file),
+    type=Output(file_of("peers.trtexec_files.TIMES")),
     metavar="FILE",
     help="Write latencies as trtexec --exportTimes does; several batch sizes: FILE.batchN each.",
 )
 @click.option(
     "--export-profile",
-    type=Output(layers_file),
+    type=Output(file_of("peers.trtexec_files.LAYERS")),
     metavar="FILE",
     help="Write layer times as trtexec --exportProfile does; turns on --layers.",
 )
@@ -234,14 +220,14 @@ def bench(
         nonlocal latest
         latest = report
         if not takes_stdout(json):
-            write_json(json, report, indent=None)
+            write_json(json, report)
 
     def finish() -> None:
         if latest is not None:
             _export_as_trtexec_does(latest, export_times, export_profile)
             view, alarms = bench_view(latest, Path(request.path).name), distrust([latest])
             unsaved = json if takes_stdout(json) else None
-            show_result(unsaved, latest, view, alarms=alarms, indent=None)
+            show_result(unsaved, latest, view, alarms=alarms)
 
     try:
         with listening(save) as listener:
@@ -261,10 +247,10 @@ def _export_as_trtexec_does(report: BenchReport, times: Path | None, profile: Pa
     for point in report.points:
         if times is not None and point.latency.staged.start_ms:  # none: it failed before the first report
             file = layouts.path_for(times, point.batch, len(report.points))
-            write_output(file, layouts.times(point.latency.staged), times_file(file)[file])
+            write_output(file, layouts.times(point.latency.staged), layouts.TIMES)
         if profile is not None and point.layers is not None:
             file = layouts.path_for(profile, point.batch, len(report.points))
-            write_output(file, layouts.profile(point.layers), layers_file(file)[file])
+            write_output(file, layouts.profile(point.layers), layouts.LAYERS)
 
 
 def profile_files(folder: Path) -> Mapping[Path, Kind]:
@@ -280,11 +266,17 @@ def profile_files(folder: Path) -> Mapping[Path, Kind]:
 
 
 @command("measure.ProfileRequest")
-@output_option("FOLDER", "Folder to write profile.json into.", profile_files)
+@click.option(
+    "-o",
+    "--output",
+    type=Output(profile_files),
+    metavar="FOLDER",
+    help="Folder to write profile.json into.",
+)
 @click.option(
     "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto next to profile.json."
 )
-@json_option("trtopt.profile", "the profile")
+@json_option("trtopt.profile", "the profile", indent=None)
 def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json: JsonOutput | None) -> None:
     """Show where an engine's time goes, layer by layer, and why.
 
@@ -300,22 +292,20 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
 
     if with_trace and output is None:
         raise UsageError("--trace: no folder to write trace.json into", "name one with -o")
-    file = output / PROFILE_FILE if output is not None else None
     with listening() as listener:
         report = run(request, listener)
-    if file is not None:
-        file.parent.mkdir(exist_ok=True)
-        kinds = profile_files(file.parent)
-        write_output(file, to_json(report, indent=None), kinds[file])
-    show_result(json, report, indent=None)
-    if file is not None and with_trace:
-        place = file.with_name(TRACE_FILE)
-        write_output(place, trace(report), kinds[place])
+    if output is not None:
+        output.mkdir(exist_ok=True)
+        kinds = profile_files(output)
+        write_output(output / PROFILE_FILE, to_json(report, indent=None), kinds[output / PROFILE_FILE])
+        if with_trace:
+            write_output(output / TRACE_FILE, trace(report), kinds[output / TRACE_FILE])
+    show_result(json, report)
 
 
 @command("measure.CompareRequest")
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
-@json_option("trtopt.compare", "the comparison, raw samples included,")
+@json_option("trtopt.compare", "the comparison, raw samples included,", indent=None)
 def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) -> None:
     """Compare results, engines or builds: faster, slower or the same.
 
@@ -333,7 +323,7 @@ def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) ->
     with listening() as listener:
         compared = run(request, listener)
     shown = compared.view.markdown().splitlines() if markdown else None
-    show_result(json, compared, shown, indent=None)
+    show_result(json, compared, shown)
     if compared.failure is not None:
         raise DeviceError(compared.failure, "earlier measurements are kept; check the GPU with nvidia-smi")
     raise click.exceptions.Exit(exit_code_of(compared.outcome))
@@ -436,19 +426,16 @@ def report(request: ReportRequest) -> None:
     `trtopt profile -o DIR` write, all of it or some; or it is a sweep's folder. With a second folder the page
     shows both side by side, DIR_B against the baseline DIR.
     """
-    other, output = (None if one is None else Path(one) for one in (request.other, request.output))
-    _write_page(Path(request.folder), other, output)
+    _write_page(request)
 
 
-def _write_page(
-    folder: Path, other: Path | None, output: Path | None, *, leave_out_others: bool = False
-) -> None:
+def _write_page(request: ReportRequest, *, leave_out_others: bool = False) -> None:
     """Write a page, and show its name."""
     from trtopt.api import write_page
     from trtopt.cli.console import phases, say
 
-    with phases(f"writing the page of {folder.resolve().name}"):
-        file = write_page(folder, other, output, leave_out_others=leave_out_others)
+    with phases(f"writing the page of {Path(request.folder).resolve().name}"):
+        file = write_page(request, leave_out_others=leave_out_others)
     say(f"trtopt: written: {file}", err=True)
 
 
@@ -548,8 +535,12 @@ _BRIEFLY = ("--duration", "0.5")
 
 
 @command()
-@output_option(
-    "FOLDER", f"Folder to create [default: {_DEMO} in the current folder, or {_DEMO}-2 and so on]."
+@click.option(
+    "-o",
+    "--output",
+    type=Output(),
+    metavar="FOLDER",
+    help=f"Folder to create [default: {_DEMO} in the current folder, or {_DEMO}-2 and so on].",
 )
 @click.pass_context
 def demo(context: click.Context, output: Path | None) -> None:

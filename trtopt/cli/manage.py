@@ -42,7 +42,7 @@ def cache() -> None:
 
 
 @cache.command("ls", request="build.CacheRequest")
-@json_option("trtopt.cache", "the entries, one per line,")
+@json_option("trtopt.cache", "the entries, one per line,", indent=None)
 def list_caches(request: CacheRequest, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
     from trtopt.cli.console import show
@@ -50,7 +50,7 @@ def list_caches(request: CacheRequest, json: JsonOutput | None) -> None:
     from trtopt.workflows.cache_folder import entries, store_folder
 
     cache_entries = entries(request.cache_dir)
-    write_json(json, *cache_entries, indent=None)
+    write_json(json, *cache_entries)
     show(caches_view(cache_entries, str(store_folder(request.cache_dir))), err=takes_stdout(json))
 
 

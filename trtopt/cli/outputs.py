@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -36,45 +37,14 @@ class Output(click.Path):
         self.writes = writes
 
 
-def output_option(
-    metavar: Literal["FILE", "FOLDER"],
-    text: str,
-    writes: Writes = lambda path: {},
-    *,
-    required: bool = False,
-) -> Callable[[Callable[..., Any]], Any]:
-    """The option `-o`, whose path the command gets as `output`."""
-    kind = Output(writes)
-    return click.option("-o", "--output", type=kind, metavar=metavar, required=required, help=text)
+def file_of(kind: str) -> Writes:
+    """A file of the kind that MODULE.NAME of trtopt is, which is imported when it is to be written."""
+    module, _, name = kind.rpartition(".")
+    return lambda path: {path: getattr(import_module(f"trtopt.{module}"), name)}
 
 
-def model_file(path: Path) -> Mapping[Path, Kind]:
-    """An ONNX file; its weights get a name that is free."""
-    from trtopt.onnxio.model_file import MODEL
-
-    return {path: MODEL}
-
-
-def json_file(schema: str) -> Writes:
-    """A file of JSON that begins with this schema."""
-
-    def writes(path: Path) -> Mapping[Path, Kind]:
-        from trtopt.files.outputs import json_kind
-
-        return {path: json_kind(schema)}
-
-    return writes
-
-
-def file_beginning(name: str, start: bytes) -> Writes:
-    """A file that begins so."""
-
-    def writes(path: Path) -> Mapping[Path, Kind]:
-        from trtopt.files.outputs import kind_beginning
-
-        return {path: kind_beginning(name, start)}
-
-    return writes
+model_file = file_of("onnxio.model_file.MODEL")
+"""An ONNX file; its weights get a name that is free."""
 
 
 def quantized_file(path: Path) -> Mapping[Path, Kind]:
@@ -84,22 +54,16 @@ def quantized_file(path: Path) -> Mapping[Path, Kind]:
     return {**model_file(path), table_beside(path): TABLE}
 
 
-def page_file(path: Path) -> Mapping[Path, Kind]:
-    """A page."""
-    from trtopt.workflows.report import PAGE
-
-    return {path: PAGE}
-
-
 # ── the result as JSON ────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class JsonOutput:
-    """Where the JSON goes, without a file to standard output, and what it is."""
+    """Where the JSON goes, without a file to standard output, and what it is; unindented it is one line."""
 
     file: Path | None
     schema: str
+    indent: int | None = 2
 
     def write(self, text: bytes) -> None:
         """Write JSON that ends with a line's end."""
@@ -116,22 +80,24 @@ def takes_stdout(output: JsonOutput | None) -> bool:
     return output is not None and output.file is None
 
 
-def write_json(output: JsonOutput | None, *records: Record, indent: int | None = 2) -> None:
+def write_json(output: JsonOutput | None, *records: Record) -> None:
     """Write the record, if JSON is requested; of several each into a line of its own."""
     from trtopt.records import to_json
 
     if output is not None:
-        own = indent if len(records) == 1 else None
-        output.write(b"".join(to_json(record, indent=own) for record in records))
+        indent = output.indent if len(records) == 1 else None
+        output.write(b"".join(to_json(record, indent=indent) for record in records))
 
 
-def json_option(schema: str, what: str = "the report") -> Callable[[Callable[..., Any]], Any]:
+def json_option(
+    schema: str, what: str = "the report", *, indent: int | None = 2
+) -> Callable[[Callable[..., Any]], Any]:
     """The option; the command gets `json`, a `JsonOutput` or None. The JSON begins with this schema."""
     return click.option(
         "--json",
         is_flag=False,
         flag_value="",  # without a value the message says what to write
-        callback=functools.partial(_output, schema),
+        callback=functools.partial(_output, schema, indent),
         metavar="FILE|-",
         shell_complete=files,
         help=f"Write {what} as JSON to FILE, or to standard output.",
@@ -139,20 +105,20 @@ def json_option(schema: str, what: str = "the report") -> Callable[[Callable[...
 
 
 def _output(
-    schema: str, context: click.Context, option: click.Parameter, value: str | None
+    schema: str, indent: int | None, context: click.Context, option: click.Parameter, value: str | None
 ) -> JsonOutput | None:
     if value is None:
         return None
     if not value:
         raise click.BadParameter("needs a file, or - for standard output: --json -", context, option)
     if value == "-":
-        return JsonOutput(None, schema)
+        return JsonOutput(None, schema, indent)
     file = Path(value)
     if file.suffix == ".onnx":  # as it follows the flag in command lines of earlier versions
         raise click.BadParameter(
             f"{value} is a model: give a file to write, or - for standard output", context, option
         )
-    return JsonOutput(file, schema)
+    return JsonOutput(file, schema, indent)
 
 
 # ── exit codes, besides those of errors, which are in `trtopt.errors` ─────────────────────────────────────
@@ -222,8 +188,10 @@ def open_log(context: click.Context) -> None:
 
 def _logs(path: Path) -> Mapping[Path, Kind]:
     """A log; what is no file, as a pipe, only passes it on."""
+    from trtopt.files.outputs import kind_beginning
+
     is_one = path.is_file() or not path.exists()
-    return file_beginning("a log of trtopt", _LOG_BEGINS)(path) if is_one else {}
+    return {path: kind_beginning("a log of trtopt", _LOG_BEGINS)} if is_one else {}
 
 
 LOG_OPTIONS = (

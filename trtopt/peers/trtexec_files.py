@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from trtopt.files.outputs import kind_beginning
 from trtopt.records import LayerPass, Samples
 
-TIMES_BEGIN = b'[\n  {"startEnqMs": '  # trtexec itself puts blanks elsewhere
-LAYERS_BEGIN = b'[\n  {"count": '
+TIMES = kind_beginning("bench's times", b'[\n  {"startEnqMs": ')  # trtexec itself puts blanks elsewhere
+LAYERS = kind_beginning("bench's layers", b'[\n  {"count": ')
 
 
 def path_for(path: Path, batch: int, batches: int) -> Path:

@@ -26,11 +26,10 @@ from trtopt.workflows.plan.sources import (
 from trtopt.workflows.plan.trials import Note, serving_costs, verify
 from trtopt.workflows.provenance import command_line, now
 
+PLAN = json_kind("trtopt.plan")
 
-def plan(
-    request: PlanRequest,
-    note: Note = lambda text: None,
-) -> BatchPlan:
+
+def plan(request: PlanRequest, note: Note = lambda text: None) -> BatchPlan:
     """Choose engines, workers, largest batch and delay, and write the plan to a file; see `trtopt.plan`."""
     output = Path(request.output)
     bounds = bounds_of(request)
@@ -76,7 +75,7 @@ def plan(
         prediction=chosen.prediction,
         notes=(*notes, *_notes_on(measured), *_notes_on_triton(request, setup)),
     )
-    write_output(output, to_json(made), json_kind("trtopt.plan"))
+    write_output(output, to_json(made), PLAN)
     if request.verify:
         found = verify(made, output, read.process, request, note)
         made = msgspec.structs.replace(made, verification=found)
