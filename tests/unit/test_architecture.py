@@ -294,6 +294,7 @@ def test_modules_are_imported_by_a_computed_name_only_where_that_is_the_point() 
     outside = {name for name in computed if not name.startswith("trtopt.device.")}
     assert outside == {
         "trtopt.cli.command",  # the request of the one command that runs
+        "trtopt.cli.outputs",  # the kind of a file, where a command writes it
         "trtopt.files.user_code",
         "trtopt.processes.fork_server",  # imports what it is asked to fork for, or executed for
     }
