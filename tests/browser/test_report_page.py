@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,7 +101,7 @@ def painted(chart: Locator) -> int:
 
 def test_every_chart_is_drawn_without_a_word_on_the_console(opened: Opener) -> None:
     charts = draw_all(opened(everything()))
-    assert len(charts) == 2 + 2 + 2
+    assert len(charts) == 2 + 2 + 1
     assert [chart for chart in charts if painted(chart) < 5] == []
 
 
@@ -172,20 +171,6 @@ def test_a_layers_details_unfold_under_it(opened: Opener) -> None:
     assert "Reformatting CopyNode for Output Tensor 0" in first.locator("dl").inner_text()
 
 
-def test_a_click_on_the_treemap_looks_for_the_layer(opened: Opener) -> None:
-    page = opened(resnet())
-    tree = page.locator("#why .panel:not([hidden]) [data-chart]").first
-    tree.scroll_into_view_if_needed()
-    tree.locator("canvas").wait_for()
-    tree.hover(position={"x": 40, "y": 60})
-    told = page.locator("#tooltip").inner_text()
-    assert re.search(r"type: float16\nms: 0\.0\d+\nshare: \d\.\d%", told)
-    tree.click(position={"x": 40, "y": 60})
-    found = column(layers(page), 1)
-    assert found
-    assert all(told.split("\n")[0].removeprefix("layer: ") in text for text in found)
-
-
 def test_the_contents_follow_the_reader(opened: Opener) -> None:
     page = opened(everything())
     current = page.locator("nav a[aria-current]")
@@ -224,7 +209,7 @@ def test_another_engine_is_chosen(opened: Opener) -> None:
     page.locator("#why").get_by_role("button", name="batch 1").click()
     assert page.locator("#why .panel:not([hidden])").get_attribute("data-label") == "batch 1"
     assert page.locator("#why button[aria-pressed=true]").inner_text() == "batch 1"
-    assert len(draw_all(page)) == 1 + 3
+    assert len(draw_all(page)) == 1 + 2
 
 
 def test_what_changes_while_a_panel_is_hidden_is_drawn_when_it_is_shown(opened: Opener) -> None:
@@ -246,7 +231,7 @@ def test_colours_follow_the_system_and_the_switch(opened: Opener, scheme: str, o
     page = opened(resnet(), scheme=scheme)
     colours = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colours[scheme]
-    chart = draw_all(page)[2]
+    chart = draw_all(page)[1]
     before = chart.locator("canvas").screenshot()
     page.get_by_role("button", name="light or dark").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colours[other]

@@ -146,15 +146,11 @@ def coloured(field: str, name: str = "", **more: Any) -> Channel:
 
 
 def coloured_types(types: Iterable[str]) -> Channel:
-    """The field `type` as a colour."""
-    return coloured("type", "type", scale=type_scale(types))
-
-
-def type_scale(types: Iterable[str]) -> Spec:
-    """A colour scale for the types on show, in the order of the table above."""
+    """The field `type` as a colour; the types on show stand in the order of the table above."""
     order = [*_TYPES.values(), _OTHER]
     domain = sorted(set(types), key=lambda dtype: (order.index(_type_colour(dtype)), dtype))
-    return {"domain": domain, "range": [_type_colour(dtype) for dtype in domain]}
+    scale = {"domain": domain, "range": [_type_colour(dtype) for dtype in domain]}
+    return coloured("type", "type", scale=scale)
 
 
 def _type_colour(dtype: str) -> str:

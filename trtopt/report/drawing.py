@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import zip_longest
 
 from trtopt.errors import BackendMissingError
 from trtopt.extras import install
 from trtopt.report.html.page import printable
-from trtopt.report.view import Chart, Spec, Table, View
+from trtopt.report.view import Chart, Spec, View
 
 SVG_BEGINS = b'<svg data-generator="trtopt" '
 _WIDTH = 680
@@ -36,21 +34,14 @@ _CONFIG: Spec = {
     "mark": {"color": "#64a0d8"},
     "text": {"color": _TEXT},
     "rule": {"color": _TEXT},
-    "style": {
-        "overlay": {"color": _TEXT},
-        "treemap-title": {"fill": _TEXT, "fontWeight": "bold"},
-        "treemap-label": {"fill": "#10151a", "fontSize": 11},
-    },
+    "style": {"overlay": {"color": _TEXT}},
 }
 """As the page's script has it, for both schemes at once."""
 
 
 def charts_of(view: View) -> Iterator[Chart]:
-    """Those that a page shows open, whole: names that it takes from the table below are in them."""
-    blocks = list(view.on("page"))
-    for block, after in zip_longest(blocks, blocks[1:]):
-        if isinstance(block, Chart) and not block.is_folded:
-            yield _labelled(block, after) if isinstance(after, Table) else block
+    """Those that a page shows open."""
+    return (block for block in view.on("page") if isinstance(block, Chart) and not block.is_folded)
 
 
 def svg_of(charts: Sequence[Chart]) -> str:
@@ -75,24 +66,9 @@ def _size(svg: str, side: str) -> float:
 
 def _drawn(chart: Chart) -> str:
     try:
-        from vl_convert import vega_to_svg, vegalite_to_svg
+        from vl_convert import vegalite_to_svg
     except ImportError as error:
         raise BackendMissingError(f"{error.name or error} is not installed", install("report")) from None
     title = {"text": textwrap.wrap(chart.title, _TITLE_WIDTH)}
     sized = printable({**chart.spec, "title": title, "width": _WIDTH, "height": chart.height})
-    if "vega-lite" in chart.spec["$schema"]:
-        return str(vegalite_to_svg(sized, config=_CONFIG))
-    # which takes its size from the page, by signals of these names
-    signals = [one for one in sized["signals"] if one["name"] not in ("width", "height")]
-    return str(vega_to_svg({**sized, "signals": signals, "autosize": "pad", "config": _CONFIG}))
-
-
-def _labelled(chart: Chart, names: Table) -> Chart:
-    """With the names of the rows that cells refer to."""
-    if not isinstance(chart.spec["data"], list):
-        return chart
-    first, *others = chart.spec["data"]
-    cells = [
-        {**cell, "label": names.rows[cell["row"]][0]} if "row" in cell else cell for cell in first["values"]
-    ]
-    return replace(chart, spec={**chart.spec, "data": [{**first, "values": cells}, *others]})
+    return str(vegalite_to_svg(sized, config=_CONFIG))

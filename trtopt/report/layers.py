@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 
 from trtopt.records import DevicePeaks, EngineProfile, EngineTensor, ProfiledLayer
-from trtopt.report.charts import Channel, Row, chart, coloured_types, listed, marks, type_scale
+from trtopt.report.charts import Channel, Row, chart, coloured_types, listed, marks
 from trtopt.report.kernels import hides_its_time
 from trtopt.report.view import Chart, Column, Spec, Table, names_text, table
 
 _TOP_LAYERS = 10
 _KINDS = 7
-_ROOT = "layers"
 
 
 def layers_table(engine: EngineProfile) -> Table:
@@ -159,35 +156,6 @@ def time_chart(engine: EngineProfile) -> Chart:
         text=listed([f"{kind}: {totals[kind]:.4f} ms{said.get(kind, '')}" for kind in order]),
         height=70 + 22 * len(order),
     )
-
-
-def treemap(engine: EngineProfile) -> Chart:
-    """Areas are times: layers within their kinds, coloured by the type that ran. In Vega, for its treemap.
-
-    It stands above the table of layers: the page's script takes their names, which may be long, from there.
-    """
-    timed = [(number, layer) for number, layer in enumerate(engine.layers) if layer.ms]
-    kinds = dict.fromkeys(kind_text(layer) for _, layer in timed)
-    cells: list[Row] = [{"id": _ROOT}]
-    cells += [{"id": f"kind {kind}", "parent": _ROOT, "label": kind} for kind in kinds]
-    cells += [
-        {
-            "id": f"layer {number}",
-            "parent": f"kind {kind_text(layer)}",
-            "row": number,
-            "type": type_text(layer),
-            "ms": layer.ms,
-            "share": _ratio(layer.ms, engine.sum_ms),
-        }
-        for number, layer in timed
-    ]
-    spec: Spec = json.loads((files(__package__) / "html" / "treemap.json").read_text("utf-8"))
-    spec["data"][0]["values"] = cells
-    spec["scales"][0].update(type_scale(type_text(layer) for _, layer in timed))
-    slowest = sorted((layer for _, layer in timed), key=lambda layer: -(layer.ms or 0.0))
-    text = listed([f"{nodes_text(layer)}: {layer.ms:.4f} ms" for layer in slowest])
-    title = "Time by layer: grouped by kind, coloured by type"
-    return Chart(title, spec, text, height=460)
 
 
 def roofline_charts(engine: EngineProfile, peaks: DevicePeaks | None) -> Iterator[Chart]:

@@ -18,7 +18,7 @@ from trtopt.records import (
 )
 from trtopt.records.base import Row
 from trtopt.report.kernels import hides_its_time, kernel_blocks
-from trtopt.report.layers import count_text, layers_table, nodes_text, roofline_charts, time_chart, treemap
+from trtopt.report.layers import count_text, layers_table, nodes_text, roofline_charts, time_chart
 from trtopt.report.view import (
     Block,
     Column,
@@ -92,8 +92,6 @@ def engine_parts(engine: EngineProfile, peaks: DevicePeaks | None) -> Iterator[B
         yield time_chart(engine)
     if engine.kernels is not None:
         yield from kernel_blocks(engine.batch, engine.kernels)
-    if engine.sum_ms:
-        yield treemap(engine)
     yield layers_table(engine)
     yield Lines([*total_lines(engine), *roofline_lines(engine)])
     yield from roofline_charts(engine, peaks)

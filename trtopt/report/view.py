@@ -283,7 +283,7 @@ class Lines:
 
 
 Spec = dict[str, Any]
-"""A chart in Vega-Lite's JSON, or in Vega's where its `$schema` says so."""
+"""A chart in Vega-Lite's JSON."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from trtopt.records import BenchReport, Collected, read_versioned
 from trtopt.report.bench import histogram
 from trtopt.report.html.page import Section
 from trtopt.report.html.pages import report_page
-from trtopt.report.layers import roofline_charts, treemap
-from trtopt.report.view import Chart, Table
+from trtopt.report.layers import roofline_charts
+from trtopt.report.view import Chart
 
 STORED = DATA / "results" / "bench.json"
 
@@ -136,17 +136,6 @@ def test_equal_latencies_are_a_histogram_too() -> None:
     assert chart.title == "Latency"
 
 
-def test_a_treemaps_areas_are_the_layers_times_within_their_kinds() -> None:
-    tree = treemap(resnet().profiles["profile.json"].engines[0])
-    cells = values({"data": tree.spec["data"][0]})
-    leaves = [cell for cell in cells if "ms" in cell]
-    kinds = [cell for cell in cells if cell.get("parent") == "layers"]
-    assert sum(cell["ms"] for cell in leaves) == pytest.approx(1.83)
-    assert sum(cell["share"] for cell in leaves) == pytest.approx(1.0)
-    assert {cell["parent"] for cell in leaves} == {kind["id"] for kind in kinds}
-    assert [cell["id"] for cell in cells if "parent" not in cell] == ["layers"]
-
-
 def test_a_roof_rises_with_the_bandwidth_up_to_its_ridge(parts: dict[str, Section]) -> None:
     (chart, *_) = (one for one in charts(parts["why"]) if one.title.startswith("Layers by intensity"))
     roofs, layers = chart.spec["layer"]
@@ -180,13 +169,3 @@ def test_a_layer_that_hides_its_type_stands_under_the_roof_of_the_one_requested(
 
 def test_without_a_peak_of_its_type_no_roof_is_drawn() -> None:
     assert "layer" not in roofline_of(asked="float64")  # Vega warns of a line without points
-
-
-def test_a_treemap_stands_above_the_table_that_has_the_names_of_its_layers(parts: dict[str, Section]) -> None:
-    blocks = parts["why"].panels["batch 1"]
-    place = next(n for n, one in enumerate(blocks) if isinstance(one, Chart) and "by layer" in one.title)
-    below = blocks[place + 1]
-    assert isinstance(below, Table)
-    cells = blocks[place].spec["data"][0]["values"]  # type: ignore[union-attr]
-    (slowest,) = [cell for cell in cells if cell.get("ms") == pytest.approx(0.06)]
-    assert below.rows[slowest["row"]][1] == pytest.approx(0.06)

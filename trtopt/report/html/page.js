@@ -50,12 +50,6 @@ class Table {
     return element("div", { className: "tools" }, this.search, ...this.turns, this.count);
   }
 
-  find(text) {
-    if (this.search) this.search.value = text;
-    this.select();
-    this.body.closest(".table").scrollIntoView();
-  }
-
   select() {
     const words = (this.search?.value ?? "").toLowerCase().split(" ").filter(Boolean);
     this.order = [...this.searched.keys()].filter((row) => words.every((word) => this.searched[row].includes(word)));
@@ -132,10 +126,9 @@ function looks() {
     return value;
   };
   const [text, faint, line, back] = ["--text", "--faint", "--line", "--back"].map(colour);
-  const font = "system-ui, sans-serif";
   return {
     background: back,
-    font,
+    font: "system-ui, sans-serif",
     padding: 4,
     autosize: { type: "fit", contains: "padding" },
     axis: { labelColor: text, titleColor: faint, gridColor: line, domainColor: line, tickColor: line, titleFontWeight: "normal", labelOverlap: true },
@@ -145,27 +138,15 @@ function looks() {
     range: { category: COLOURS },
     text: { color: text },
     rule: { color: faint },
-    style: {
-      overlay: { color: text },
-      "timeline-brush": { fill: faint, fillOpacity: 0.15, stroke: text },
-      "treemap-title": { fill: text, fontWeight: "bold", fontSize: 11, font },
-      "treemap-label": { fill: "#10151a", fontSize: 11, font },
-    },
+    style: { overlay: { color: text } },
   };
 }
 
 async function draw(place) {
   const spec = found.charts[place.dataset.chart];
-  const hasRows = !spec.$schema.includes("vega-lite");
-  // Names may be long: the page holds them once, in the rows of the table below the chart.
-  const table = hasRows ? tables.get(place.closest("figure").nextElementSibling) : null;
-  for (const one of table ? spec.data[0].values : []) if ("row" in one) one.label = table.rows[one.row][0];
   views.get(place)?.finalize();
   const options = { actions: false, config: looks(), defaultStyle: false, renderer: "canvas", tooltip: showTooltip };
   views.set(place, await vegaEmbed(place, spec, options));
-  if (hasRows) {
-    views.get(place).view.addEventListener("click", (event, item) => item?.datum?.label && table.find(item.datum.label));
-  }
   place.dataset.drawn = isDark() ? "dark" : "light";
 }
 
@@ -237,10 +218,7 @@ addEventListener("resize", follow);
 
 // ── start ───────────────────────────────────────────────────────────────────────────────────────────────
 
-const tables = new Map();
-for (const place of document.querySelectorAll("[data-table]")) {
-  tables.set(place, new Table(place, found.tables[place.dataset.table]));
-}
+for (const place of document.querySelectorAll("[data-table]")) new Table(place, found.tables[place.dataset.table]);
 for (const tab of document.querySelectorAll(".tabs button")) {
   tab.addEventListener("click", () => choose(tab.dataset.label));
 }

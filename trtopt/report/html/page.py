@@ -80,8 +80,8 @@ class Page:
 def plotting_library() -> str:
     """JavaScript that defines `vegaEmbed`; takes about two seconds to bundle.
 
-    Vega, as vl-convert bundles it: 0.9 MB against plotly.js's 4.8 MB, and with a treemap, which Bokeh
-    (1.3 MB) lacks. All three are maintained and work offline.
+    Vega, as vl-convert bundles it: 0.9 MB against plotly.js's 4.8 MB and Bokeh's 1.3 MB. All three are
+    maintained and work offline.
     """
     try:
         import jinja2  # noqa: F401  (what the page is made with: told before any work)
