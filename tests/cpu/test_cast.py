@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 import trtopt
 from tests.support.cast_models import CHAIN, saved
 from tests.support.command_line import CommandLine
+from tests.support.graphs import model_of, value
 from tests.support.paths import ROOT
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import ModelError, OutputError, UsageError
@@ -420,6 +421,24 @@ def test_bad_options_are_named(
     with pytest.raises(error, match=words):
         cast(source, **options)
     assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(("op", "kind"), [("CumSum", TensorProto.FLOAT), ("Add", TensorProto.INT64)])
+def test_a_model_of_which_nothing_becomes_16_bit_raises_an_alarm(
+    op: str, kind: int, tmp_path: Path, trtopt_cli: CommandLine
+) -> None:
+    second = ["x"] if op == "Add" else ["one"]
+    model = model_of(
+        helper.make_node(op, ["x", *second], ["y"], "node"),
+        inputs=[value("x", ["N", 4], kind)],
+        outputs=[value("y", ["N", 4], kind)],
+        weights=[onnx.numpy_helper.from_array(np.array(1), "one")],
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    (alarm,) = trtopt.cast(tmp_path / "m.onnx", tmp_path / "out.onnx").alarms
+    assert "FP16" in alarm
+    command = ["cast", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out.onnx"), "--strict"]
+    assert trtopt_cli(*command).returncode == 3
 
 
 def test_a_folder_to_write_to_is_named(tmp_path: Path) -> None:

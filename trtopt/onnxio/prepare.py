@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from copy import deepcopy
 
@@ -39,6 +40,7 @@ _PLAIN = {"float": np.float32, "int": np.int64, "string": object}
 _RENAME = "tensor names must be unique: export the model again, or rename in the tool that merged graphs"
 _OPSET_OF_NONE = 17
 """What every TensorRT and ONNX Runtime reads."""
+_MOST_DENSE_BYTES = 1 << 30
 
 
 def count_nodes(model: onnx.ModelProto) -> int:
@@ -98,6 +100,22 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] | None = None) -> N
             sort_nodes(inner, visible)
 
 
+def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
+    """What a sparse tensor stands for, as an initializer."""
+    values, places = map(onnx.numpy_helper.to_array, (sparse.values, sparse.indices))
+    if math.prod(sparse.dims) * values.itemsize > _MOST_DENSE_BYTES:
+        raise UnsupportedOpError(
+            f"sparse tensor {name!r} takes more than {_MOST_DENSE_BYTES >> 30} GiB with its zeros",
+            "export the model with dense weights",
+        )
+    whole = np.zeros(sparse.dims, values.dtype)
+    try:
+        whole[tuple(places.T) if places.ndim > 1 else np.unravel_index(places, whole.shape)] = values
+    except (IndexError, ValueError) as error:
+        raise InvalidModelError(f"sparse tensor {name!r}: {error}", EXPORT_AGAIN) from None
+    return onnx.numpy_helper.from_array(whole, name)
+
+
 def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
     """What a Constant node holds, as an initializer of its output's name."""
     if len(node.attribute) != 1:
@@ -113,10 +131,7 @@ def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
         tensor.name = node.output[0]
         return tensor
     if attribute.name == "sparse_value":
-        raise UnsupportedOpError(
-            f"Constant {node.name or node.output[0]!r} holds a sparse tensor",
-            "export the model with dense constants, or use it without rewriting",
-        )
+        return _dense(value, node.output[0])
     if kind not in _PLAIN:
         raise InvalidModelError(
             f"Constant {node.name or node.output[0]!r} holds {attribute.name!r}", EXPORT_AGAIN
@@ -167,13 +182,16 @@ def _refuse_lossy_attributes(graph: onnx.GraphProto) -> None:
 def _spell_plainly(model: onnx.ModelProto) -> None:
     """Give what has two spellings in ONNX the usual one, in place.
 
-    The standard operators' domain is also called `ai.onnx`; some exporters write an open axis as −1, or call
-    it `?`; older ones list every initializer among the inputs, though TensorRT takes none as an input.
+    The standard operators' domain is also called `ai.onnx`; weights may be written as sparse tensors; some
+    exporters write an open axis as −1, or call it `?`; older ones list every initializer among the inputs,
+    though TensorRT takes none as an input.
     """
     for item in (*model.opset_import, *(node for inner in graphs_of(model.graph) for node in inner.node)):
         if item.domain == "ai.onnx":
             item.domain = ""
     for inner in graphs_of(model.graph):
+        inner.initializer.extend(_dense(item, item.values.name) for item in inner.sparse_initializer)
+        del inner.sparse_initializer[:]
         for item in (*inner.input, *inner.output, *inner.value_info):
             for axis in item.type.tensor_type.shape.dim:
                 if axis.HasField("dim_value") and axis.dim_value < 0:

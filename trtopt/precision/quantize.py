@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +24,7 @@ from trtopt.precision.calibrate import (
     copy_model,
     with_method,
 )
-from trtopt.precision.casting.convert import cast_graph
+from trtopt.precision.casting.convert import cast_graph, common_reasons
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantized
 from trtopt.precision.compare import First, at_most, compare_outputs, decibels, open_model
@@ -56,7 +55,6 @@ def fit_opset(model: onnx.ModelProto, form: QdqFormat) -> None:
 FEW_SAMPLES = 32
 """Fewer calibration samples than this are worth a warning."""
 _CHECKED_SAMPLES = 8
-_MOST_REASONS = 3
 _CAST_SAMPLES = 64
 """To decide what stays FP32, with a margin of four below the type's largest: every sample runs through
 all Q/DQ of the graph, half a second of ResNet-50's."""
@@ -85,9 +83,9 @@ def quantize_graph(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
 def _nothing_quantized(file: ModelFile, plan: Plan) -> UsageError:
     """Why no Q/DQ is placed, and what can be done."""
     start, nodes = "no node is to be quantised: ", file.proto.graph.node
-    if any(item.op in HEAVY for item in plan.decisions):
+    if heavy := [item for item in plan.decisions if item.op in HEAVY]:
         remedy = "`trtopt quantize --include` overrules some rules, another --precision others"
-        return UsageError(f"{start}{_why_none(plan)}", remedy)
+        return UsageError(f"{start}{common_reasons(heavy)}", remedy)
     if integers := sorted({node.op_type for node in nodes} & INTEGER_ARITHMETIC):
         return UsageError(
             f"{start}the model has {', '.join(integers)}, integer operators that TensorRT does not take",
@@ -102,13 +100,6 @@ def _nothing_quantized(file: ModelFile, plan: Plan) -> UsageError:
                 f"export the model without {node.op_type}: one model for each case",
             )
     return UsageError(f"{start}the model has no layers with weights", "build it in FP16: trtopt cast")
-
-
-def _why_none(plan: Plan) -> str:
-    reasons = Counter((item.op, item.reason) for item in plan.decisions if item.op in HEAVY)
-    parts = [f"{count} {op} because {reason}" for (op, reason), count in reasons.most_common(_MOST_REASONS)]
-    more = f"; and {len(reasons) - _MOST_REASONS} reasons more" if len(reasons) > _MOST_REASONS else ""
-    return "; ".join(parts) + more
 
 
 def write_pairs(file: ModelFile, job: QuantizationJob) -> QuantizedModel:

@@ -411,8 +411,9 @@ class ReduceRequest(shared.BoundsOptions):
         str,
         Option(
             "The failure to keep: fails (to build or to run: refused, crashed, hung), wrong (outputs against "
-            "ONNX Runtime), unfused or unfused:Conv+Relu, slower:2.5 (ms), or a command with {model}, and "
-            "perhaps {data}, that exits with 1 to 124 where the failure is there, with 0 where it is not.",
+            "ONNX Runtime), unfused or unfused:Conv+activation, slower:2.5 (ms), or a command with {model}, "
+            "and perhaps {data}, that exits with 1 to 124 where the failure is there, with 0 where it is "
+            "not.",
             flag="--while",
             metavar="CONDITION|COMMAND",
             names=lambda: CONDITIONS[:4],

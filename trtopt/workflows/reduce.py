@@ -40,6 +40,8 @@ from trtopt.errors import (
 )
 from trtopt.files.atomic import lock, scratch_folder
 from trtopt.files.outputs import Kind, check_output, kind_beginning
+from trtopt.inspect.fusion import candidates
+from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
 from trtopt.onnxio.extraction import Ends, constant_tensors, subset_of
 from trtopt.onnxio.graph_walk import name_of
@@ -107,6 +109,7 @@ def reduce(request: ReduceRequest, listener: Listener = SILENT) -> ReduceReport:
         check_output(path, kind)
     artifact, model = read_onnx(source), model_file.load(source)
     model = replace(model, proto=prepare(model.proto)[0])
+    _check_fusion(request.condition, model)
     read = [one for one in (request.data, request.profile) if one is not None] + _files_of(request.condition)
     options = (request.condition, request.bounds.given, request.timeout)
     terms = repr((__version__, backend, artifact.sha256, [*map(fingerprint_of, read)], options))
@@ -543,6 +546,19 @@ def _check_bounds(request: ReduceRequest, reason: str) -> None:
     if request.bounds.any:
         flag = next(iter(request.bounds.given)).replace("_", "-")
         raise UsageError(f"--{flag}: has no effect, because {reason}", "omit it, or give --while wrong")
+
+
+def _check_fusion(condition: str, model: ModelFile) -> None:
+    """Refuse to look for a fusion that no nodes of the model could have."""
+    kind, _, wanted = condition.partition(":")
+    if kind != "unfused" or not wanted:
+        return
+    known = {one.fusion for one in candidates(read_graph(model.proto, {}))}
+    if wanted not in known:
+        raise UsageError(
+            f"--while {condition}: the model has no place for such a fusion",
+            f"it has places for {', '.join(sorted(known)) or 'none that is known: give another --while'}",
+        )
 
 
 def _number(text: str) -> float | None:

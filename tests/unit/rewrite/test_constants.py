@@ -12,7 +12,7 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from trtopt.device.ort.reference import Unoptimised
-from trtopt.errors import UnsupportedOpError
+from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxio.prepare import lower_constants
 from trtopt.rewrite.rewrite import rewrite_model
 
@@ -29,6 +29,11 @@ def empty(name: str, kind: int) -> onnx.NodeProto:
     node = constant()
     node.attribute.add(name=name, type=kind)
     return node
+
+
+def sparse(name: str, places: list[Any], dims: Sequence[int] = (2, 4)) -> onnx.SparseTensorProto:
+    values = numpy_helper.from_array(np.array([1.0, 2.0], np.float32), name)
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array(places), "places"), dims)
 
 
 def reader(op: str, *inputs: str, **attrs: Any) -> onnx.NodeProto:
@@ -56,6 +61,7 @@ def saved(nodes: Sequence[onnx.NodeProto], rank: int, file: Path) -> onnx.ModelP
         ([constant(value_ints=[2, 2, -1]), reader("Reshape", "x", "c")], 3),
         ([empty("value_ints", AttributeProto.INTS), reader("ConstantOfShape", "c")], 0),
         ([empty("value_floats", AttributeProto.FLOATS), reader("Concat", "c", "c", axis=0)], 1),
+        ([constant(sparse_value=sparse("c", [1, 6])), reader("Mul", "x", "c")], 2),
         ([constant(value_string="a"), helper.make_node("Equal", ["c", "c"], ["e"]), *_AS_FLOAT], 2),
         ([constant(value_strings=["a", "b"]), helper.make_node("Size", ["c"], ["e"]), *_AS_FLOAT], 2),
     ],
@@ -92,8 +98,23 @@ def test_a_constant_that_is_an_output_stays_and_holds_a_tensor(tmp_path: Path) -
     assert [[item.name for item in node[0].attribute] for node in branches] == [["value"], ["value"]]
 
 
-def test_a_sparse_constant_is_refused_by_name() -> None:
-    values = numpy_helper.from_array(np.array([1.0, 2.0], np.float32), "values")
-    held = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 6]), "places"), [2, 4])
-    with pytest.raises(UnsupportedOpError, match="'c' holds a sparse tensor"):
-        lower_constants(helper.make_graph([constant(sparse_value=held)], "g", [], []))
+@pytest.mark.parametrize("places", [[1, 6], [[0, 1], [1, 2]]])
+def test_a_weight_may_be_sparse(places: list[Any], tmp_path: Path) -> None:
+    made = saved([reader("Mul", "x", "w")], 2, tmp_path / "dense.onnx")
+    made.graph.sparse_initializer.append(sparse("w", places))
+    onnx.save(made, tmp_path / "in.onnx")
+    rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    (weight,) = onnx.load(tmp_path / "out.onnx").graph.initializer
+    assert numpy_helper.to_array(weight).tolist() == [[0, 1, 0, 0], [0, 0, 2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("places", "dims", "error"),
+    [([1, 9], [2, 4], InvalidModelError), ([1, 6], [1 << 20, 1 << 20], UnsupportedOpError)],
+)
+def test_a_sparse_weight_that_cannot_be_written_out_is_refused(
+    places: list[int], dims: list[int], error: type[Exception]
+) -> None:
+    graph = helper.make_graph([constant(sparse_value=sparse("w", places, dims))], "g", [], [])
+    with pytest.raises(error, match="'c'"):
+        lower_constants(graph)

@@ -276,3 +276,9 @@ def test_options_without_effect_are_refused(tmp_path: Path) -> None:
         trtopt.reduce(DIGITS, tmp_path / "p.onnx", condition="false {model}", backend="onnxruntime")
     with pytest.raises(UsageError, match="min_cosine"):
         trtopt.reduce(DIGITS, tmp_path / "p.onnx", condition="fails", min_cosine=0.9)
+
+
+def test_a_fusion_that_the_model_cannot_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"unfused:Conv\+Relu") as refused:
+        trtopt.reduce(DIGITS, tmp_path / "p.onnx", condition="unfused:Conv+Relu", backend="onnxruntime")
+    assert "Conv+activation" in str(refused.value)

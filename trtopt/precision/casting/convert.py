@@ -6,6 +6,7 @@ tensor and graph gives it under the name with `:fp16`, `:bf16` or `:fp32` behind
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -19,6 +20,7 @@ from trtopt.onnxio.shape_inference import FLOAT, check, types_of
 from trtopt.onnxio.weights import converted
 from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
 from trtopt.precision.casting.rules import Places
+from trtopt.records.precision import Decision as NodeDecision, KeptNode
 
 _READS_ANY = ("Cast", "Shape", "Size")
 _SUFFIX: dict[int, str] = {
@@ -54,6 +56,17 @@ def check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> No
                 f"nothing heavy can be {precision.upper()}: {kept.reason} (node {kept.node!r})",
                 "export with a newer opset (BF16 convolutions need 22), or use --precision fp16",
             )
+
+
+_MOST_REASONS = 3
+
+
+def common_reasons(decisions: Iterable[KeptNode | NodeDecision]) -> str:
+    """Why most of the nodes were decided as they were."""
+    reasons = Counter((item.op, item.reason) for item in decisions)
+    parts = [f"{count} {op} because {reason}" for (op, reason), count in reasons.most_common(_MOST_REASONS)]
+    more = f"; and {len(reasons) - _MOST_REASONS} reasons more" if len(reasons) > _MOST_REASONS else ""
+    return "; ".join(parts) + more
 
 
 def convert(

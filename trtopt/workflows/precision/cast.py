@@ -28,7 +28,7 @@ from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.onnxio.shape_inference import LOW
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import ACCURATE, accuracy_alarms, allowance_used
-from trtopt.precision.casting.convert import cast_graph, check_worthwhile
+from trtopt.precision.casting.convert import cast_graph, check_worthwhile, common_reasons
 from trtopt.precision.casting.decide import HEAVY, CastOptions, Decision
 from trtopt.precision.casting.rules import largest
 from trtopt.precision.compare import First, compare_outputs
@@ -120,7 +120,11 @@ def cast(
             differences=made.differences,
             verified=bool(made.differences),
             notes=tuple(notes),
-            alarms=(*weight_alarms(original), *accuracy_alarms(made.differences)),
+            alarms=(
+                *_alarms(made.decision, request.precision),
+                *weight_alarms(original),
+                *accuracy_alarms(made.differences),
+            ),
             seconds=0.0,
         )
         accept(report)
@@ -217,6 +221,14 @@ def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
         for name, fit in decision.fits.items()
         if fit.vanishing
     )
+
+
+def _alarms(decision: Decision, precision: str) -> tuple[str, ...]:
+    """Whoever asked for 16 bits and got none should know."""
+    if decision.places:
+        return ()
+    reasons = common_reasons(decision.kept) or "the model computes with no floating-point numbers"
+    return (f"no node became {precision.upper()}: {reasons}",)
 
 
 def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
