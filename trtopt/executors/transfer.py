@@ -20,12 +20,7 @@ from trtopt.builder.engine import BuildJob
 from trtopt.builder.timing_cache import BuildCaches, read_cache
 from trtopt.data.source import data_files
 from trtopt.device.api import EngineBuilder
-from trtopt.errors import (
-    ArtifactError,
-    DeviceError,
-    OutputError,
-    TrtoptError,
-)
+from trtopt.errors import ArtifactError, DeviceError, OutputError, TrtoptError
 from trtopt.executors.api import THIS_HOST
 from trtopt.files.atomic import scratch_folder, write_atomically
 from trtopt.measure.engine import BenchJob, OutputsJob

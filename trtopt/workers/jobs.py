@@ -43,15 +43,7 @@ from trtopt.measure.engine import (
     write_outputs,
 )
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
-from trtopt.records import (
-    EngineArtifact,
-    Environment,
-    Identity,
-    InterleavedRun,
-    Job,
-    KernelPass,
-    TracedRun,
-)
+from trtopt.records import EngineArtifact, Environment, Identity, InterleavedRun, Job, KernelPass, TracedRun
 from trtopt.serving.trial_run import Costed, CostJob, TrialJob, Tried, serving_times, try_plan
 from trtopt.version import __version__
 

@@ -12,15 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trtopt.device.api import (
-    ActivityRecorder,
-    ClockSensor,
-    DeviceBuffer,
-    Event,
-    Graph,
-    HostBuffer,
-    Stream,
-)
+from trtopt.device.api import ActivityRecorder, ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError

@@ -14,16 +14,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from trtopt.device.ort.reference import (
-    Answered,
-    Close,
-    Mapped,
-    Open,
-    Refused,
-    Reply,
-    Request,
-    Run,
-)
+from trtopt.device.ort.reference import Answered, Close, Mapped, Open, Refused, Reply, Request, Run
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.processes.messages import frame_for_reading, receive, send
 

@@ -15,14 +15,7 @@ from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.library import Library, describe_serialized, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
-from trtopt.device.tensorrt.timing_cache import (
-    attach,
-    detach,
-    hits_in,
-    merge,
-    require_unchanged,
-    tactics_in,
-)
+from trtopt.device.tensorrt.timing_cache import attach, detach, hits_in, merge, require_unchanged, tactics_in
 from trtopt.errors import BuildError, DeviceMemoryError, RefusedGraphError, UnsupportedOpError, UsageError
 from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, TensorSpec
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS, Target

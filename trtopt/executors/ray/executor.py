@@ -27,23 +27,9 @@ from trtopt.builder.timing_cache import identity_of
 from trtopt.device.api import EngineBuilder
 from trtopt.errors import ArtifactError, DeviceError, TrtoptError
 from trtopt.executors.api import shares_a_host
-from trtopt.executors.placement import (
-    Needs,
-    Node,
-    candidates,
-    check_offers,
-    difference,
-    exhausted,
-)
+from trtopt.executors.placement import Needs, Node, candidates, check_offers, difference, exhausted
 from trtopt.executors.ray.connection import NODE_LABEL, finished, is_full, load_ray, on_node, reason_of
-from trtopt.executors.ray.node import (
-    DELIVERY_S,
-    RECEIVING,
-    REPORT_S,
-    Mailbox,
-    remove_leftovers,
-    run_parcel,
-)
+from trtopt.executors.ray.node import DELIVERY_S, RECEIVING, REPORT_S, Mailbox, remove_leftovers, run_parcel
 from trtopt.executors.ray.nodes import Nodes
 from trtopt.executors.transfer import Timings, pack, unpack
 from trtopt.logs import LOG, Logged, log_relayed
