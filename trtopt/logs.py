@@ -177,15 +177,9 @@ def _let_through(level: int) -> None:
     LOG.setLevel(min(level, LOG.level or level))
 
 
-def relay(level: int, send: Callable[[Logged], None]) -> None:
-    """In a worker process: pass records from `level` on to `send`."""
-    LOG.setLevel(level)
-    LOG.addHandler(_Relay(send))
-
-
 @contextmanager
-def relaying(level: int, send: Callable[[Logged], None]) -> Iterator[None]:
-    """In a process that does other work too: pass records on for as long as the block runs."""
+def relay(level: int, send: Callable[[Logged], None]) -> Iterator[None]:
+    """In a process that another one has started: pass records from `level` on to `send` meanwhile."""
     handler, before = _Relay(send), LOG.level
     LOG.setLevel(level)
     LOG.addHandler(handler)

@@ -64,9 +64,10 @@ def test_what_a_worker_logs_is_logged_under_its_own_time_and_number(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sent: list[logs.Logged] = []
-    logs.relay(logging.INFO, sent.append)
-    logs.heard("tensorrt", "info", "100 % of the tactics")
-    logs.heard("tensorrt", "verbose", "not asked for")
+    with logs.relay(logging.INFO, sent.append):
+        logs.heard("tensorrt", "info", "100 % of the tactics")
+        logs.heard("tensorrt", "verbose", "not asked for")
+    logs.heard("tensorrt", "info", "too late")
     (told,) = sent
     caplog.set_level(logging.INFO, "trtopt")
     logs.log_relayed(told, 4711)
@@ -95,10 +96,10 @@ def test_what_logs_while_a_message_is_being_sent_waits_for_nobody() -> None:
             self.sent.append(message)
 
     report = reporter(Channel())  # type: ignore[arg-type]
-    logs.relay(logging.WARNING, report)
     sending = threading.Thread(target=report, args=(Progress(phase="building", fraction=None),), daemon=True)
-    sending.start()
-    sending.join(60)
+    with logs.relay(logging.WARNING, report):
+        sending.start()
+        sending.join(60)
     assert not sending.is_alive()
     sent = b"".join(Channel.sent)
     assert sent.index(b"deleted") < sent.index(b"building")

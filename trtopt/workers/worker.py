@@ -62,17 +62,17 @@ def main(channel: socket, level: str) -> None:
     """Read a job, run it, report; what is logged from `level` on, a number of `logging`, is reported too."""
     job: Job[Any] = receive(channel, ANY_JOB)
     report = reporter(channel)
-    relay(int(level), report)
 
     def progress(phase: str, fraction: float | None) -> None:
         report(Progress(phase=phase, fraction=fraction))
 
-    try:
-        report(Done(result=type_of(job).run(job, progress)))
-    except TrtoptError as error:
-        report(Failure.of(error))
-    except MemoryError:  # a batch too large, say: no fault that a traceback would help to find
-        report(Failure.of(DeviceError("out of host memory", "use a smaller batch or model")))
+    with relay(int(level), report):
+        try:
+            report(Done(result=type_of(job).run(job, progress)))
+        except TrtoptError as error:
+            report(Failure.of(error))
+        except MemoryError:  # a batch too large, say: no fault that a traceback would help to find
+            report(Failure.of(DeviceError("out of host memory", "use a smaller batch or model")))
 
 
 def reporter(channel: socket) -> Callable[[Message], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ def test_a_job_without_host_memory_fails_as_a_device_does(monkeypatch: pytest.Mo
     def run(job: object, progress: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(worker, "relay", lambda level, report: None)
+    monkeypatch.setattr(worker, "relay", lambda level, report: nullcontext())
     monkeypatch.setattr(worker, "type_of", lambda job: SimpleNamespace(run=run))
     job = DescribeJob(path="e.engine", sha256="", backend="onnxruntime")
     ours, theirs = socket.socketpair()

@@ -13,7 +13,7 @@ from trtopt.executors.api import THIS_HOST
 from trtopt.executors.ray.connection import is_full, load_ray
 from trtopt.executors.transfer import carry_out, ending
 from trtopt.files.atomic import scratch_folder
-from trtopt.logs import relaying
+from trtopt.logs import relay
 from trtopt.workers.jobs import IdentifyJob
 from trtopt.workers.worker import Message, Progress
 
@@ -78,7 +78,7 @@ def run_parcel(
 ) -> tuple[bytes, dict[str, bytes]]:
     """Run a job on this node; see `transfer.carry_out`. The log is reported from `level` on."""
     reporter = Reporter(mailbox, number)
-    with relaying(level, reporter.report):
+    with relay(level, reporter.report):
         return carry_out(parcel, lambda sha256: _fetched(files[sha256]), reporter.progress)
 
 
