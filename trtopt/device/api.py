@@ -4,6 +4,8 @@ A `Device` creates streams, events and buffers. A `Target` turns an engine file 
 session's `Context` runs it with fixed shapes. Addresses and streams are plain integers, so CUDA bindings can
 be mixed. An `EngineBuilder` makes the engine file.
 
+A method that answers None here is what a backend does that has nothing of the kind.
+
 Ownership: the caller closes the buffers, events, streams, graphs, contexts and sessions that it creates, in
 reverse order.
 """
@@ -11,7 +13,7 @@ reverse order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -66,9 +68,8 @@ class Event(Held, Protocol):
 class Stream(Held, Protocol):
     """An ordered queue of device work."""
 
-    @property
-    def handle(self) -> int:
-        """The stream as TensorRT and other bindings take it."""
+    handle: int
+    """The stream as TensorRT and other bindings take it."""
 
     def wait_for(self, event: Event) -> None:
         """Let the stream's later work wait for `event`."""
@@ -184,13 +185,11 @@ class DeviceMemory:
 class Device(Protocol):
     """A place where sessions run."""
 
-    @property
-    def info(self) -> DeviceInfo:
-        """What it is."""
+    info: DeviceInfo
+    """What it is."""
 
-    @property
-    def is_synchronous(self) -> bool:
-        """Whether work is done once it has been handed over, so that nothing need be awaited."""
+    is_synchronous: bool
+    """Whether work is done once it has been handed over, so that nothing need be awaited."""
 
     def now(self) -> float:
         """Host seconds on a monotonic clock of the device's choice."""
@@ -238,9 +237,11 @@ class Device(Protocol):
 
     def adopt_thread(self) -> AbstractContextManager[None]:
         """Make the device usable in the calling host thread, another one than it was opened in."""
+        return nullcontext()
 
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody, as the driver reports it; None if unknown."""
+        return None
 
     def device_memory(self) -> DeviceMemory | None:
         """What of its memory is free, and who has the rest. Takes milliseconds.
@@ -248,6 +249,7 @@ class Device(Protocol):
         None if unknown: integrated GPUs share the host's memory, where the reclaimable page cache counts as
         used.
         """
+        return None
 
     def clock_sensor(self) -> ClockSensor:
         """A sensor of its clocks; if they cannot be read, one whose reference has the reason."""
@@ -310,9 +312,8 @@ class SizedOutput(DeviceBuffer):
 class Context(Held, Protocol):
     """An engine ready to run with fixed shapes."""
 
-    @property
-    def bindings(self) -> tuple[Binding, ...]:
-        """All inputs and outputs."""
+    bindings: tuple[Binding, ...]
+    """All inputs and outputs."""
 
     def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
         """Use these buffers from the next enqueue on; every binding of fixed size needs one."""
@@ -354,24 +355,23 @@ class Context(Held, Protocol):
 class Session(Held, Protocol):
     """A loaded engine."""
 
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """The engine's inputs, with the types the engine takes."""
+    inputs: tuple[TensorSpec, ...]
+    """The engine's inputs, with the types the engine takes."""
 
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """The engine's outputs."""
+    outputs: tuple[TensorSpec, ...]
+    """The engine's outputs."""
 
-    @property
-    def profiles(self) -> tuple[Mapping[str, ShapeRange], ...]:
-        """What each optimisation profile admits, by input; empty for a backend that has none."""
+    profiles: tuple[Mapping[str, ShapeRange], ...]
+    """What each optimisation profile admits, by input; empty for a backend that has none."""
 
     @property
     def device_memory_bytes(self) -> int | None:
-        """What a context needs for activations, as the engine states it."""
+        """What a context needs for activations, as the engine states it; None if unknown."""
+        return None
 
     def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> LayerPass | None:
         """Layer times of a backend that profiles whole sessions; None where a context reports them."""
+        return None
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
         """A new execution context for these input shapes.
@@ -384,13 +384,11 @@ class Session(Held, Protocol):
 class Target(Protocol):
     """A backend on a device: loads engines."""
 
-    @property
-    def device(self) -> Device:
-        """Where its sessions run."""
+    device: Device
+    """Where its sessions run."""
 
-    @property
-    def backend(self) -> Backend:
-        """Flavour and version."""
+    backend: Backend
+    """Flavour and version."""
 
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         """Deserialise an engine that the caller has vouched for; `track` follows its allocations.
@@ -456,27 +454,24 @@ LogSink = Callable[[str, str], None]
 class EngineBuilder(Protocol):
     """A backend that builds engines."""
 
-    @property
-    def backend(self) -> Backend:
-        """Flavour and version."""
+    backend: Backend
+    """Flavour and version."""
 
-    @property
-    def device(self) -> DeviceInfo:
-        """What it builds for; kind `none` when it builds without a device."""
+    device: DeviceInfo
+    """What it builds for; kind `none` when it builds without a device."""
 
     def clock_sensor(self) -> ClockSensor:
         """The clock sensor of the device that it times tactics on."""
 
     def device_memory(self) -> DeviceMemory | None:
         """The memory of the device that it builds on; None where it needs none, or if unknown."""
+        return None
 
-    @property
-    def max_opset(self) -> int | None:
-        """The newest opset of ONNX's own operators that it reads; None where it checks that itself."""
+    max_opset: int | None
+    """The newest opset of ONNX's own operators that it reads; None where it checks that itself."""
 
-    @property
-    def uses_timing_cache(self) -> bool:
-        """Whether a timing cache has any effect here."""
+    uses_timing_cache: bool
+    """Whether a timing cache has any effect here."""
 
     def build(
         self,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from trtopt.device.api import (
     ActivityRecorder,
     ClockSensor,
+    Device,
     DeviceBuffer,
     DeviceMemory,
     Event,
@@ -36,7 +37,7 @@ def failure(doing: str, name: str, *, is_out_of_memory: bool) -> DeviceError:
     return DeviceError(f"CUDA failed: {doing}: {name}", "see whether nvidia-smi shows a healthy GPU")
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """See `device.api.Device`; what makes streams and events is the binding's, given the device."""
 
     _call: Callable[..., Any]

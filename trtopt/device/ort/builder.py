@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.builder_settings import check_backend
-from trtopt.device.api import BuiltEngine, ClockSensor, LogSink, ProgressSink
+from trtopt.device.api import BuiltEngine, ClockSensor, EngineBuilder, LogSink, ProgressSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.ort.host import cpu_info
 from trtopt.device.ort.reference import missing_operator
@@ -28,31 +28,23 @@ from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import name_nodes, name_of
 from trtopt.onnxio.model_info import load_graph
 from trtopt.onnxio.shape_inference import fix_inputs
-from trtopt.records import Backend, BuildPlan, DeviceInfo
+from trtopt.records import BuildPlan
 
 _PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
 
 
-class OnnxRuntimeBuilder:
+class OnnxRuntimeBuilder(EngineBuilder):
     """Writes ONNX Runtime's optimised model with its shapes fixed; see `device.api.EngineBuilder`."""
 
     uses_timing_cache = False
     max_opset = None
 
-    @property
-    def backend(self) -> Backend:
-        return backend()
-
-    @property
-    def device(self) -> DeviceInfo:
-        return cpu_info()
+    def __init__(self) -> None:
+        self.backend, self.device = backend(), cpu_info()
 
     def clock_sensor(self) -> ClockSensor:
         """Nothing is timed while it builds."""
         return UnknownClocks("ONNX Runtime times no tactics")
-
-    def device_memory(self) -> None:
-        """It builds without a device's memory."""
 
     def build(
         self,

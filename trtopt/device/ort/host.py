@@ -7,12 +7,21 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 
-from trtopt.device.api import ActivityRecorder, ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
+from trtopt.device.api import (
+    ActivityRecorder,
+    ClockSensor,
+    Device,
+    DeviceBuffer,
+    Event,
+    Graph,
+    HostBuffer,
+    Stream,
+)
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
@@ -100,8 +109,11 @@ def host_memory(nbytes: int) -> HostBuffer:
     return HostBuffer(whole[start : start + nbytes])
 
 
-class HostDevice:
-    """The host as a device; see `device.api.Device`."""
+class HostDevice(Device):
+    """The host as a device; see `device.api.Device`.
+
+    Its memory is shared with caches that give way, so that what is free is unknown.
+    """
 
     def __init__(self, marks: NvtxMarks = UNMARKED) -> None:
         self.info = cpu_info()
@@ -140,15 +152,6 @@ class HostDevice:
 
     def wait_any(self, events: Sequence[Event], until_s: float) -> None:
         poll(events, until_s)
-
-    def adopt_thread(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def used_bytes(self) -> int | None:
-        return None
-
-    def device_memory(self) -> None:
-        """None: host memory is shared with caches that give way, so that what is free is unknown."""
 
     def clock_sensor(self) -> ClockSensor:
         return UnknownClocks("a processor's clocks are not read")

@@ -23,6 +23,7 @@ from trtopt.device.api import (
     Session,
     SizedOutput,
     Stream,
+    Target,
 )
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostDevice, needs_gpu, present_cores
@@ -31,7 +32,7 @@ from trtopt.errors import DataError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.external_data import refers_to_file, tensors_of
 from trtopt.onnxio.graph_walk import data_dependent_outputs, graphs_of, names_length
-from trtopt.records import Backend, BuildSettings, LayerPass, Shape, ShapeRange, TensorSpec
+from trtopt.records import Backend, BuildSettings, LayerPass, Shape, TensorSpec
 
 NAME = "onnxruntime"
 _OTHER_NAMES = {
@@ -50,7 +51,7 @@ def backend() -> Backend:
     return Backend(name=NAME, version=onnxruntime.__version__)
 
 
-class OnnxRuntimeTarget:
+class OnnxRuntimeTarget(Target):
     """Runs the model on the CPU; see `device.api.Target`.
 
     After a run its threads spin for a while, so that the next begins at once if nothing else wants the cores;
@@ -58,11 +59,7 @@ class OnnxRuntimeTarget:
     """
 
     def __init__(self, marks: NvtxMarks = UNMARKED, *, shares_cores: bool = False) -> None:
-        self.device, self._shares_cores = HostDevice(marks), shares_cores
-
-    @property
-    def backend(self) -> Backend:
-        return backend()
+        self.backend, self.device, self._shares_cores = backend(), HostDevice(marks), shares_cores
 
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         """Open a model in memory."""
@@ -141,11 +138,10 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-class OnnxRuntimeSession:
+class OnnxRuntimeSession(Session):
     """See `device.api.Session`."""
 
-    profiles: tuple[Mapping[str, ShapeRange], ...] = ()
-    device_memory_bytes: int | None = None  # not known
+    profiles = ()
 
     def __init__(self, session: Any, engine: bytes) -> None:
         self._session = session

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.builder_settings import check_backend, plain_attributes
-from trtopt.device.api import BuiltEngine, ClockSensor, DeviceMemory, LogSink, ProgressSink
+from trtopt.device.api import BuiltEngine, ClockSensor, DeviceMemory, EngineBuilder, LogSink, ProgressSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvml import device_memory_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
@@ -88,7 +88,7 @@ _TIMINGS = 8
 """Runs of a tactic that its timing is the average of: trtexec's default; TensorRT's own is 1."""
 
 
-class TensorRTBuilder:
+class TensorRTBuilder(EngineBuilder):
     """Builds engines; see `device.api.EngineBuilder`."""
 
     def __init__(self, library: Library, device: DeviceInfo, marks: NvtxMarks = UNMARKED) -> None:

@@ -12,10 +12,10 @@ from trtopt.device.api import (
     Context,
     Device,
     DeviceBuffer,
-    Inputs,
     Session,
     SizedOutput,
     Stream,
+    Target,
 )
 from trtopt.device.memory_check import LESS_MEMORY
 from trtopt.device.tensorrt.allocator import OutputMemory, make_allocator, make_output_allocator
@@ -29,7 +29,7 @@ from trtopt.targets import NUMPY_TYPES
 _ERRORS_KEPT = 16
 
 
-class TensorRTTarget:
+class TensorRTTarget(Target):
     """Runs engines on a CUDA device; see `device.api.Target`. `nvtx` shows profilers the engines' layers."""
 
     def __init__(
@@ -83,7 +83,7 @@ class TensorRTTarget:
         self.device.close()
 
 
-class TensorRTSession:
+class TensorRTSession(Session):
     """A deserialised engine; see `device.api.Session`."""
 
     def __init__(self, target: TensorRTTarget, engine: Any, keep_alive: tuple[object, ...]) -> None:
@@ -110,9 +110,6 @@ class TensorRTSession:
     @property
     def device_memory_bytes(self) -> int | None:
         return int(getattr(self.engine, self.target.library.target.device_memory))
-
-    def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> None:
-        """None: a context's profiler reports layers."""
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
         """A new execution context for these input shapes, under the optimisation profile that suits them."""
