@@ -25,7 +25,7 @@ def _ops(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_FREE = _ops(
+FREE = _ops(
     "Reshape Flatten Squeeze Unsqueeze Identity Dropout Constant ConstantOfShape Shape Size Range "
     "QuantizeLinear DequantizeLinear"
 )
@@ -51,7 +51,7 @@ _PER_ELEMENT = {
 
 def node_flops(graph: Graph, node: Node) -> int | None:
     """Operations of one node; None where the operator or a shape that it needs is not known."""
-    if node.op in _FREE or node.op in _MOVES:
+    if node.op in FREE or node.op in _MOVES:
         return 0
     shapes = [graph.shapes.get(name) if name else None for name in node.inputs]
     out = graph.shapes.get(node.outputs[0]) if node.outputs else None
@@ -127,24 +127,22 @@ _FOREIGN_PRODUCT = re.compile("MatMul|Gemm|Conv|Attention|LSTM|GRU|MoE")
 """Such as FusedMatMul, QGemm and MultiHeadAttention, which ONNX Runtime writes in a domain of its own."""
 
 
-_FAMILIES: dict[KernelFamily, Collection[str]] = {
+FAMILIES: dict[KernelFamily, Collection[str]] = {
     "product": _PRODUCTS.keys(),
     "softmax": ("Softmax", "LogSoftmax"),
-    "normalisation": _PER_ELEMENT.keys(),
+    "normalisation": _PER_ELEMENT.keys() - {"Softmax", "LogSoftmax"},
     "pooling": _POOLS | _GLOBAL_POOLS,
-    "reduction": REDUCTIONS,
-    "pointwise": {*ELEMENTWISE} - _MOVES - _FREE,
+    "reduction": {*REDUCTIONS, "ArgMax", "ArgMin", "TopK"},
+    "pointwise": {*ELEMENTWISE} - _MOVES - FREE,
     "copy": _MOVES - {"Cast", "Transpose"},
-    "reformat": _FREE | {"Cast", "Transpose"},
+    "reformat": FREE | {"Cast", "Transpose"},
 }
+"""Operators by what a kernel for them does, the most work first."""
 
 
 def family_of(ops: Collection[str]) -> KernelFamily:
     """What a layer of these operators does, by the most work of them; `other` where none is known."""
-    return next(
-        (family for family, known in _FAMILIES.items() if any(op in known for op in ops)),
-        "other",
-    )
+    return next((family for family, known in FAMILIES.items() if any(op in known for op in ops)), "other")
 
 
 def macs_of(graph: Graph) -> int | None:
@@ -190,7 +188,7 @@ def _boundary(graph: Graph, nodes: Collection[Node]) -> list[str]:
     A Gather reads no more of its table than it writes: the table is left out.
     """
     inside = {node.index for node in nodes}
-    if all(node.op in _FREE for node in nodes):
+    if all(node.op in FREE for node in nodes):
         return []
     entering = {
         name: None

@@ -12,6 +12,7 @@ import numpy as np
 from trtopt.inspect.costs import cost_of
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
 from trtopt.inspect.inspector import EngineDescription, EngineLayer
+from trtopt.inspect.kernels.names import type_in
 from trtopt.onnxio.element_types import bits_of
 from trtopt.records import Coverage, EngineTensor, LayerPass, LayerTime, MappedBy, ProfiledLayer
 
@@ -21,13 +22,6 @@ _COMPUTED = frozenset({
     "float32", "float64",
 })  # fmt: skip
 """Types that layers compute in."""
-_TACTIC_TYPES = (
-    (re.compile(r"(?:^|_)(?:i8i8|imma|int8|i8)(?:_|\d|$)"), "int8"),
-    (re.compile(r"(?:^|_)e4m3"), "float8_e4m3fn"),
-    (re.compile(r"(?:^|_)bf16"), "bfloat16"),
-    (re.compile(r"(?:^|_)(?:f16f16|h884|h1688|h16816|hmma|f16)(?:_|\d|$)"), "float16"),
-    (re.compile(r"(?:^|_)(?:f32f32|tf32tf32|tf32f32|s1688|sgemm|scudnn)(?:_|\d|$)"), "float32"),
-)
 
 
 def bits(dtype: str) -> int:
@@ -106,8 +100,7 @@ def ran_dtype(layer: EngineLayer, *, is_opaque: bool = False, is_reformat: bool 
         return ""
     if layer.weights_dtype:
         return layer.weights_dtype
-    by_tactic = next((dtype for sign, dtype in _TACTIC_TYPES if sign.search(layer.tactic)), "")
-    if by_tactic:
+    if by_tactic := type_in(layer.tactic):
         return by_tactic
     tensors = (*layer.inputs, *layer.outputs)
     types = [tensor.dtype for tensor in tensors if bits(tensor.dtype)] or [

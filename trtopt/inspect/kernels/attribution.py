@@ -9,37 +9,20 @@ computed in the kernel's time is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from trtopt.inspect.costs import FAMILIES, FREE
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
 from trtopt.inspect.kernels.names import KernelTraits
 from trtopt.records import Confidence, KernelFamily
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Attention"})
-_SILENT = frozenset(
-    {QUANTIZE, DEQUANTIZE, "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Constant"}
-    | {"Shape", "Size", "Range", "ConstantOfShape"}
-)
-"""Operators that take no kernel of their own."""
-_SERVED: dict[KernelFamily, frozenset[str] | None] = {
-    "softmax": frozenset({"Softmax", "LogSoftmax"}),
-    "pooling": frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool"}),
-    "normalisation": frozenset(
-        [
-            "LayerNormalization",
-            "RMSNormalization",
-            "GroupNormalization",
-            "InstanceNormalization",
-            "BatchNormalization",
-            "ReduceMean",
-        ]
-    ),
-    "reduction": frozenset(
-        ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ArgMax", "ArgMin", "TopK"]
-    ),
+_SERVED: dict[KernelFamily, Collection[str] | None] = {
+    **{family: FAMILIES[family] for family in ("softmax", "pooling", "reduction")},
+    "normalisation": {*FAMILIES["normalisation"], "ReduceMean"},
     "pointwise": None,
 }
 """Operators of which a kernel between products must serve one; None: any."""
@@ -82,7 +65,7 @@ def attribute(
     `is_possible` refuses a launch, by index, that is too short for its nodes; `threads` are each launch's.
     """
     families = [launch.family for launch in launches]
-    own = (node for node in nodes if node.op not in _SILENT and not _is_of_shapes(node, graph))
+    own = (node for node in nodes if node.op not in FREE and not _is_of_shapes(node, graph))
     working = tuple(sorted(own, key=lambda one: one.index))
     if not working:
         return [UNKNOWN] * len(families)

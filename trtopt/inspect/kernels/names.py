@@ -76,10 +76,15 @@ _TILE = re.compile(r"tilesize(\d+)x(\d+)x(\d+)|(?<![\dx])(\d{2,3})x(\d{2,3})(?:x
 _STEPS = re.compile(r"^__myl_bb\d+_\d+_((?:[A-Z][a-z]{1,2})+)$")
 
 
+def type_in(name: str) -> str:
+    """The type of the operands that a kernel or a tactic is named after; empty where none is."""
+    return next((dtype for dtype, sign in _TYPES if sign.search(name)), "")
+
+
 def read_name(name: str) -> KernelTraits:
     """The traits of a kernel by its name, mangled or not."""
     family: KernelFamily = next((family for family, sign in _FAMILIES if sign.search(name)), "other")
-    dtype = next((dtype for dtype, sign in _TYPES if sign.search(name)), "")
+    dtype = type_in(name)
     if family not in ("product", "attention"):
         match = _STEPS.match(name)
         steps = frozenset(re.findall(r"[A-Z][a-z]{1,2}", match[1])) if match else frozenset()
