@@ -458,6 +458,17 @@ def test_a_file_in_the_models_place_is_found_before_a_build(swept: Path, tmp_pat
     assert (tmp_path / "digits").read_text() == "ours"
 
 
+def test_a_model_with_other_clients_is_refused_before_a_build(tmp_path: Path) -> None:
+    trtopt.build(DIGITS, tmp_path / "digits", batch=(1, 4), backend="onnxruntime")
+    config = tmp_path / "models" / "digits" / "config.pbtxt"
+    config.parent.mkdir(parents=True)
+    config.write_bytes(with_hash("max_batch_size: 8\n", "# {}"))
+    notes: list[str] = []
+    with pytest.raises(UsageError, match="has another max_batch_size, platform, input"):
+        trtopt.deploy(tmp_path / "digits", tmp_path / "models", listener=Listener(note=notes.append))
+    assert not any("building" in note for note in notes)
+
+
 @given(st.sets(st.integers(1, 60), min_size=1))
 def test_one_engine_has_a_profile_for_each_size_and_runs_every_size(sizes: set[int]) -> None:
     model = read_onnx(DIGITS)

@@ -29,8 +29,9 @@ _TYPES = {
     "bfloat16": "TYPE_BF16",
 } | {f"{sign}int{bits}": f"TYPE_{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _ONE = [1]
-_KEPT = ("max_batch_size", "platform", "input", "output")
-"""What all versions of a model have in common: their clients."""
+KEPT_BEFORE_A_BUILD = ("max_batch_size", "platform", "input")
+_KEPT = (*KEPT_BEFORE_A_BUILD, "output")
+"""What all versions of a model have in common: their clients. The builder decides what outputs are."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,8 @@ def check_backend(backend: Backend) -> None:
         )
 
 
-def check_successor(known: str, new: str, where: str) -> None:
-    """Whether a new version may take the place of a model whose config is `known`."""
+def check_successor(known: str, new: str, where: str, kept: Sequence[str] = _KEPT) -> None:
+    """Whether a new version may take the place of a model whose config is `known`, by the fields `kept`."""
     messages, text_format = _schema()
     try:
         before = text_format.Parse(known, messages.ModelConfig())
@@ -129,7 +130,7 @@ def check_successor(known: str, new: str, where: str) -> None:
             f"{where}: is not a valid Triton config: {error}", "choose another --name"
         ) from None
     after = text_format.Parse(new, messages.ModelConfig())
-    differing = [field for field in _KEPT if getattr(before, field) != getattr(after, field)]
+    differing = [field for field in kept if getattr(before, field) != getattr(after, field)]
     if differing:
         raise UsageError(
             f"{where}: the model there has another {', '.join(differing)}, which all its versions share",

@@ -31,6 +31,7 @@ from trtopt.records import (
 from trtopt.requests.serve import DeployRequest
 from trtopt.serving.load_folder import check_build_folder, read_plan_at
 from trtopt.serving.triton import (
+    KEPT_BEFORE_A_BUILD,
     Served,
     check_backend,
     check_batch_axes,
@@ -63,6 +64,10 @@ class _Chosen:
         """Whose graph is served: an engine has one."""
         return max(self.engines, key=lambda one: one[1].plan.batch.max)
 
+    def served(self, engine: EngineArtifact) -> Served:
+        """An engine for all of them, as Triton is to run it."""
+        return Served(engine, self.policy, self.workers, self.plan)
+
 
 def deploy_triton(request: DeployRequest) -> Path:
     """Write an engine into a model repository, as the next version of a model; see `trtopt.deploy`."""
@@ -88,11 +93,16 @@ def deploy_triton(request: DeployRequest) -> Path:
         config = folder / CONFIG
         if folder.exists():  # what cannot be written is found before anything is built
             check_output(config, _CONFIG)
-        engine, content = _engine_for(chosen, request)
-        served = Served(engine, chosen.policy, chosen.workers, chosen.plan)
+        known = config.read_text("utf-8", errors="replace") if config.is_file() else None
+        source_of = _to_build(chosen, request)
+        if source_of is not None and known is not None:  # a build takes minutes
+            planned = triton_model(chosen.served(_unbuilt(largest, source_of[1])), name)[1]
+            check_successor(known, planned, str(config), KEPT_BEFORE_A_BUILD)
+        engine, content = _verified(chosen) if source_of is None else _build(*source_of, request.listener)
+        served = chosen.served(engine)
         file, text = triton_model(served, name)
-        if config.is_file():
-            check_successor(config.read_text("utf-8", errors="replace"), text, str(config))
+        if known is not None:
+            check_successor(known, text, str(config))
         version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
         write_atomically(folder / str(version) / file, content)
         readme_file = folder / "README.md"  # others' words in it stay
@@ -149,8 +159,8 @@ def _of_sweep(folder: Path, listener: Listener) -> _Chosen:
 # ── one engine for all batch sizes ──────────────────────────────────────────────────────────────────────
 
 
-def _engine_for(chosen: _Chosen, request: DeployRequest) -> tuple[EngineArtifact, bytes]:
-    """The engine to serve, with its content: one that is there and runs what Triton requests, or a new one.
+def _to_build(chosen: _Chosen, request: DeployRequest) -> tuple[OnnxArtifact, BuildPlan] | None:
+    """Graph and plan of the engine to build; None where the largest runs what Triton requests.
 
     Triton makes batches of any size up to the largest. Where the model fixes the batch it makes none.
     """
@@ -158,7 +168,7 @@ def _engine_for(chosen: _Chosen, request: DeployRequest) -> tuple[EngineArtifact
     plan, high = engine.plan, chosen.policy.max_batch
     reach = sum(span.high - span.low + 1 for span in plan.spans)
     if len(chosen.engines) == 1 and (high == 1 or reach == plan.batch.max[0] > 1):
-        return engine, _verified(chosen)
+        return None
     graphs = verified_graphs(build, read_manifest(build)) if is_build_folder(build) else []
     graph = next((one for one in graphs if one.sha256 == plan.onnx_sha256), None)
     if graph is None:
@@ -170,26 +180,41 @@ def _engine_for(chosen: _Chosen, request: DeployRequest) -> tuple[EngineArtifact
             f"the model fixes batch {graph.fixed_batch}: served without batching, as many rows a request; "
             f"`trtopt rewrite --dynamic-batch` makes it dynamic"
         )
-        return engine, _verified(chosen)
+        return None
     check_batch_axes((*graph.inputs, *graph.outputs))
     check_plugins([engine], request.trust)
     if len({one.plan.onnx_sha256 for _, one in chosen.engines}) > 1:
         request.listener.note(f"one engine has one graph: that of {plan.label} serves all batch sizes")
-    builder = open_builder(plan.backend.name)
     whole = for_all_batches(plan, graph, tuned_sizes([one.plan for _, one in chosen.engines], high))
-    request.listener.note(
-        f"building one engine with {counted(len(whole.profiles), 'optimisation profile')}, {whole.label}: "
+    return graph, whole
+
+
+def _unbuilt(engine: EngineArtifact, plan: BuildPlan) -> EngineArtifact:
+    """What another engine of the same graph is to be, as far as it is known before it is built."""
+    inputs, outputs = (
+        tuple(msgspec.structs.replace(spec, shape=("batch", *spec.shape[1:])) for spec in specs)
+        for specs in (engine.inputs, engine.outputs)
+    )
+    return msgspec.structs.replace(engine, plan=plan, inputs=inputs, outputs=outputs)
+
+
+def _build(graph: OnnxArtifact, plan: BuildPlan, listener: Listener) -> tuple[EngineArtifact, bytes]:
+    """The engine, with its content."""
+    listener.note(
+        f"building one engine with {counted(len(plan.profiles), 'optimisation profile')}, {plan.label}: "
         "Triton serves one engine, with batches of any size"
     )
+    builder = open_builder(plan.backend.name)
     with scratch_folder() as scratch:
-        bench = Workbench(builder=builder, listener=request.listener).with_caches(Recipe(), scratch, None)
-        (made,) = bench.build_again((graph,), (whole,), scratch)
+        bench = Workbench(builder=builder, listener=listener).with_caches(Recipe(), scratch, None)
+        (made,) = bench.build_again((graph,), (plan,), scratch)
         return made, (scratch / made.path).read_bytes()
 
 
-def _verified(chosen: _Chosen) -> bytes:
+def _verified(chosen: _Chosen) -> tuple[EngineArtifact, bytes]:
+    """The largest engine, with its content."""
     build, engine = chosen.largest
-    return read_verified(build / engine.path, engine.sha256, "plan" if chosen.plan else "manifest")
+    return engine, read_verified(build / engine.path, engine.sha256, "plan" if chosen.plan else "manifest")
 
 
 def tuned_sizes(plans: Sequence[BuildPlan], high: int) -> list[int]:
