@@ -17,7 +17,7 @@ from trtopt.data.random_inputs import integer_range, is_state, lengths_of
 from trtopt.data.readers import Arrays, Rows
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxio.graph_walk import attribute
+from trtopt.onnxio.graph_walk import attribute, real_inputs
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.onnxio.model_info import tensor_spec
 from trtopt.records import TensorSpec
@@ -135,8 +135,7 @@ def _shapes(model: onnx.ModelProto, sizes: tuple[int, int, int], alike: Alike) -
 
 def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """The inputs that a caller must give: those without a default."""
-    default = {item.name for item in model.graph.initializer}
-    wanted = [item for item in model.graph.input if item.name not in default]
+    wanted = real_inputs(model.graph)
     for item in wanted:
         if not item.type.HasField("tensor_type"):
             kind = str(item.type.WhichOneof("value")).removesuffix("_type")

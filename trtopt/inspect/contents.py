@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from trtopt.inspect.costs import macs_of
 from trtopt.inspect.graph import DEQUANTIZE, Graph, read_graph
 from trtopt.onnxio.external_data import size_in_bytes, tensors_of
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames, opset_of, parts_of, reads_of
-from trtopt.onnxio.model_info import dtype_name, real_inputs, tensor_spec
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames, opset_of, parts_of, reads_of, real_inputs
+from trtopt.onnxio.model_info import dtype_name, tensor_spec
 from trtopt.onnxio.prepare import inline_functions
 from trtopt.records import ModelContents, Shape, Subgraph, WeightGroup
 
@@ -32,7 +32,7 @@ def contents_of(file: ModelFile, shapes: Mapping[str, Shape]) -> ModelContents:
         ir_version=model.ir_version,
         producer=f"{model.producer_name} {model.producer_version}".strip(),
         domains={one.domain: one.version for one in model.opset_import if one.domain not in OWN_DOMAINS},
-        inputs=tuple(map(tensor_spec, real_inputs(model))),
+        inputs=tuple(map(tensor_spec, real_inputs(model.graph))),
         outputs=tuple(map(tensor_spec, model.graph.output)),
         nodes=operators.total(),
         operators=dict(operators.most_common()),

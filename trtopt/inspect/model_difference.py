@@ -17,12 +17,12 @@ import numpy as np
 import onnx
 
 from trtopt.errors import ModelError
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, refill, subgraphs_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, real_inputs, refill, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of, remove_seal
-from trtopt.onnxio.model_info import real_inputs, tensor_spec
+from trtopt.onnxio.model_info import tensor_spec
 from trtopt.onnxio.prepare import normalise
 from trtopt.onnxio.shape_inference import declared_values, schema_of
-from trtopt.onnxio.weights import dense, stretches
+from trtopt.onnxio.weights import stretches
 from trtopt.records import FactChange, GraphNode, ModelDifference, NodeChange, TensorChange, WeightChange
 
 _SHOWN = 8
@@ -102,9 +102,6 @@ class _Side:
             for node in self.nodes
         ]
         _drop_defaults(model)
-        for part in graphs_of(model.graph):
-            part.initializer.extend(map(dense, part.sparse_initializer))
-            del part.sparse_initializer[:]
         self.weights = {item.name: item for part in graphs_of(model.graph) for item in part.initializer}
         self.entries = {
             item.name: (place, index)
@@ -118,7 +115,7 @@ class _Side:
             for index, name in enumerate(node.output)
             if name
         }
-        self.inputs = {item.name: tensor_spec(item).type_text for item in real_inputs(model)}
+        self.inputs = {item.name: tensor_spec(item).type_text for item in real_inputs(model.graph)}
         self.outputs = {item.name: tensor_spec(item).type_text for item in model.graph.output}
         self.ends = {*self.inputs, *self.outputs}
         self.keys: dict[str, Hashable] = {}

@@ -190,11 +190,13 @@ def _end(name: str, ends: Ends, own: onnx.ValueInfoProto | None) -> onnx.ValueIn
 
 
 def constant_tensors(graph: onnx.GraphProto, *, fixed_shapes: bool) -> set[str]:
-    """Tensors whose values no input changes: made of weights, or of shapes where these are fixed."""
-    known = held_by(graph)
-    for node in graph.node:
-        if any(one.op_type in DRAWN for one in inner_nodes(node)):
-            continue
-        if (fixed_shapes and node.op_type in _OF_SHAPES) or reads_of(node) <= known:
-            known.update(filter(None, node.output))
+    """Tensors, subgraphs' too, that no input changes: made of weights, or of shapes where these are fixed."""
+    known = set[str]()
+    for part in graphs_of(graph):
+        known |= held_by(part)
+        for node in part.node:
+            if any(one.op_type in DRAWN for one in inner_nodes(node)):
+                continue
+            if (fixed_shapes and node.op_type in _OF_SHAPES) or reads_of(node) <= known:
+                known.update(filter(None, node.output))
     return known

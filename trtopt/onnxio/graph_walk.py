@@ -98,6 +98,12 @@ def refill(field: Any, items: Iterable[Any]) -> None:
     field.extend(items)
 
 
+def real_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """Inputs that a caller must give: older files list initializers among the inputs."""
+    initializers = {item.name for item in graph.initializer}
+    return [item for item in graph.input if item.name not in initializers]
+
+
 def reads_of(node: onnx.NodeProto) -> set[str]:
     """Every name that the node reads, also from inside its subgraphs."""
     names = {name for name in node.input if name}

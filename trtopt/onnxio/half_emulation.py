@@ -16,6 +16,7 @@ from trtopt.onnxio.graph_walk import (
     graphs_of,
     name_apart,
     names_in,
+    real_inputs,
     refill,
     rename_uses,
     subgraphs_of,
@@ -157,8 +158,7 @@ def _widen_type(declared: onnx.TypeProto) -> None:
 
 def _cast_ends(graph: onnx.GraphProto) -> dict[str, str]:
     """The FP32 names of the inputs and outputs that are 16-bit."""
-    given, taken = {item.name for item in graph.initializer}, names_in(graph)
-    ends = (*(item for item in graph.input if item.name not in given), *graph.output)
+    taken, ends = names_in(graph), (*real_inputs(graph), *graph.output)
     low = {item.name for item in ends if item.type.tensor_type.elem_type in _LOW}
     return {name: take_name(f"{name}:wide", taken) for name in sorted(low)}
 

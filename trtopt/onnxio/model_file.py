@@ -50,7 +50,7 @@ from trtopt.onnxio.external_data import (
     tensors_of,
 )
 from trtopt.onnxio.graph_walk import check_texts, check_types, name_nodes, reads_of, refill
-from trtopt.onnxio.shape_inference import LARGE_BYTES, declare_outputs
+from trtopt.onnxio.shape_inference import LARGE_BYTES, declare_outputs, is_heavy
 
 _LENGTH_DELIMITED = 2
 
@@ -408,10 +408,6 @@ def _check_left(tensor: onnx.TensorProto, path: Path) -> None:
         )
 
 
-def _large(tensor: onnx.TensorProto) -> bool:
-    return is_external(tensor) or len(tensor.raw_data) >= LARGE_BYTES
-
-
 def _data(tensor: onnx.TensorProto, folder: Path) -> Any:
     return raw_bytes(tensor, folder) if is_external(tensor) else tensor.raw_data
 
@@ -496,8 +492,8 @@ def save(model: ModelFile, path: Path, beside: tuple[Path, bytes] | None = None)
     _refuse_own_files(model, path)
     rest = deepcopy(model.proto)
     remove_seal(rest)
-    heavy = [tensor for tensor in model.proto.graph.initializer if _large(tensor)]
-    small = [tensor for tensor in model.proto.graph.initializer if not _large(tensor)]
+    heavy = [tensor for tensor in model.proto.graph.initializer if is_heavy(tensor)]
+    small = [tensor for tensor in model.proto.graph.initializer if not is_heavy(tensor)]
     refill(rest.graph.initializer, small)
     outside = bool(heavy) and (model.external or sum(map(size_in_bytes, heavy)) > _INLINE_LIMIT)
     weights: Path | None = None

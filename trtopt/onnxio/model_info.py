@@ -19,6 +19,7 @@ from trtopt.onnxio.graph_walk import (
     names_length,
     opset_of,
     parts_of,
+    real_inputs,
     unknown_ops,
 )
 from trtopt.onnxio.model_file import load, read_message
@@ -38,7 +39,7 @@ def read_onnx(path: Path) -> OnnxArtifact:
         path=str(path),
         sha256=sha256_of(*file.files),
         opset=opset_of(model),
-        inputs=tuple(_spec(value, path) for value in real_inputs(model)),
+        inputs=tuple(_spec(value, path) for value in real_inputs(model.graph)),
         outputs=tuple(_spec(value, path) for value in model.graph.output),
         types=tuple(sorted(_element_types(model))),
     )
@@ -57,12 +58,6 @@ def _check_graph(model: onnx.ModelProto, path: Path) -> None:
             f"{path}: the graph has no nodes or no outputs",
             "check that this is the ONNX file that the exporter wrote",
         )
-
-
-def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Inputs that a caller must give: old files list initializers among the inputs."""
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    return [value for value in model.graph.input if value.name not in initializers]
 
 
 def _spec(value: onnx.ValueInfoProto, path: Path) -> TensorSpec:

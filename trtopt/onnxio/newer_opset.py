@@ -85,12 +85,12 @@ def _added(
 # ── attributes that became inputs ───────────────────────────────────────────────────────────────────────
 
 
-def _into_inputs(*names: str) -> Change:
-    """Attributes of integers that became inputs of the same order."""
+def _into_inputs(*names: str, dtype: Any = np.int64) -> Change:
+    """Attributes, of integers if nothing else is said, that became inputs of the same order."""
 
     def change(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
         for name in names:
-            _append(node, _take(node, name), np.int64, name, around)
+            _append(node, _take(node, name), dtype, name, around)
         return _trim(node)
 
     return change
@@ -161,11 +161,6 @@ def _untrained_norm(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProt
 
 
 # ── resizing ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _scales_as_input(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
-    _append(node, _take(node, "scales"), np.float32, "scales", around)
-    return [node]
 
 
 def _upsample(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
@@ -277,7 +272,7 @@ CHANGES: dict[tuple[str, int], Change] = {
     ("Squeeze", 13): _into_inputs("axes"),
     ("TopK", 10): _top_k,
     ("Unsqueeze", 13): _into_inputs("axes"),
-    ("Upsample", 9): _scales_as_input,
+    ("Upsample", 9): _into_inputs("scales", dtype=np.float32),
     ("Upsample", 10): _upsample,
     **{(kind, 18): _into_inputs("axes") for kind in REDUCTIONS if kind != "ReduceSum"},
 }

@@ -20,6 +20,7 @@ from trtopt.onnxio.graph_walk import (
     opset_of,
     parts_of,
     reads_of,
+    real_inputs,
     refill,
     subgraphs_of,
 )
@@ -200,10 +201,7 @@ def _spell_plainly(model: onnx.ModelProto) -> None:
     nodes = [node for part in parts_of(model) for node in part.node]
     if not opset_of(model) and not any(node.domain in OWN_DOMAINS for node in nodes):
         model.opset_import.add(domain="", version=_OPSET_OF_NONE)  # for the operators that are put in
-    default = {item.name for item in model.graph.initializer}
-    own = [item for item in model.graph.input if item.name not in default]
-    if len(own) < len(model.graph.input):
-        refill(model.graph.input, own)
+    refill(model.graph.input, real_inputs(model.graph))
     model.ir_version = max(model.ir_version, 4)  # older ones want every initializer among the inputs
 
 

@@ -158,10 +158,10 @@ _DECLARE = (
 
 def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy without large weights, each declared as an input."""
-    heavy = [item for item in model.graph.initializer if _is_heavy(item)]
+    heavy = [item for item in model.graph.initializer if is_heavy(item)]
     copy = _copied_without(model, "graph")
     copy.graph.CopyFrom(_copied_without(model.graph, "initializer"))
-    copy.graph.initializer.extend(item for item in model.graph.initializer if not _is_heavy(item))
+    copy.graph.initializer.extend(item for item in model.graph.initializer if not is_heavy(item))
     declared = {item.name for item in copy.graph.input}
     copy.graph.input.extend(
         onnx.helper.make_tensor_value_info(item.name, item.data_type, list(item.dims))
@@ -171,7 +171,8 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _is_heavy(tensor: onnx.TensorProto) -> bool:
+def is_heavy(tensor: onnx.TensorProto) -> bool:
+    """Whether the weight stays in a file, its own or the model's."""
     return refers_to_file(tensor) or len(tensor.raw_data) >= LARGE_BYTES
 
 

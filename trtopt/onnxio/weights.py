@@ -30,14 +30,6 @@ def converted(tensor: onnx.TensorProto, model: ModelFile, name: str, to: int) ->
     return onnx.helper.make_tensor(name, to, tensor.dims, _in_type(array, to).tobytes(), raw=True)
 
 
-def dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
-    """The weight as what runs the model has it: 0 where no value is listed."""
-    values, indices = map(onnx.numpy_helper.to_array, (sparse.values, sparse.indices))
-    whole = np.zeros(sparse.dims, values.dtype)
-    whole[np.unravel_index(indices, whole.shape) if indices.ndim == 1 else tuple(indices.T)] = values
-    return onnx.numpy_helper.from_array(whole, sparse.values.name)
-
-
 def _in_type(values: NDArray[Any], to: int) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         return values.astype(dtype_of(to))

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.graph_walk import REDUCTIONS, SIZING_OPERANDS, opset_of
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.shape_inference import schema_of
 from trtopt.printable import counted
 from trtopt.records import Record
 from trtopt.records.base import Result
@@ -218,9 +218,9 @@ def _control_flow(scope: Scope) -> Iterator[Finding]:
 
 def _form(op: str, opset: int) -> Any:
     """How many inputs and outputs an operator has, its attributes and their defaults; None if it is newer."""
-    if not onnx.defs.has(op, opset, ""):
+    schema = schema_of(op, opset)
+    if schema is None:
         return None
-    schema = onnx.defs.get_schema(op, opset, "")
     defaults = {name: item.default_value.SerializeToString() for name, item in schema.attributes.items()}
     return schema.min_input, schema.max_input, schema.min_output, schema.max_output, defaults
 
@@ -233,7 +233,7 @@ def _foreign_operator(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes():
         if node.domain not in STANDARD:
             yield Finding(node, f"{node.domain}::{node.op} is not a standard operator")
-        elif not onnx.defs.has(node.op, scope.opset, ""):
+        elif schema_of(node.op, scope.opset) is None:
             yield Finding(node, f"{node.op} is unknown to opset {scope.opset}")
         elif scope.target.operator_opset < scope.opset and (
             _form(node.op, scope.opset) != _form(node.op, scope.target.operator_opset)

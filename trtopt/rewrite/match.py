@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,13 +39,20 @@ def operand(node: Any, position: int) -> Any | None:
     return node.inputs[position] if given else None
 
 
+def with_constants(scope: Scope, node: Any) -> Iterator[tuple[Any, Any]]:
+    """The operands of a binary node, the second a constant; in either order where none matters."""
+    for place in (1, 0) if node.op in ("Add", "Mul") else (1,):
+        if scope.is_constant(node.inputs[place]):
+            yield node.inputs[1 - place], node.inputs[place]
+
+
 def with_factor(scope: Scope, node: Any) -> tuple[Any, float] | None:
     """The other operand of a Mul or Div with one scalar constant, and what that multiplies it by.
 
     The scalar of a Div must be the second operand, and not 0.
     """
-    for place in (1, 0) if node.op == "Mul" else (1,):
-        scalar, other = scope.scalar(node.inputs[place]), node.inputs[1 - place]
+    for other, constant in with_constants(scope, node):
+        scalar = scope.scalar(constant)
         if scalar is not None and not scope.is_constant(other):
             if node.op == "Mul":
                 return other, scalar

@@ -30,9 +30,9 @@ from trtopt.files.manifests import MANIFEST, is_build_folder, read_listed, read_
 from trtopt.files.outputs import head_of
 from trtopt.inspect.contents import contents_of, subgraphs_between
 from trtopt.inspect.inspector import EngineDescription, read_inspector
-from trtopt.onnxio.graph_walk import inner_nodes, reads_of
+from trtopt.onnxio.graph_walk import inner_nodes, reads_of, real_inputs
 from trtopt.onnxio.model_file import ModelFile, load
-from trtopt.onnxio.model_info import check_opset, check_soundness, real_inputs, tensor_spec
+from trtopt.onnxio.model_info import check_opset, check_soundness, tensor_spec
 from trtopt.onnxio.prepare import inline_and_name, prepare
 from trtopt.records import (
     Capability,
@@ -150,7 +150,7 @@ def _inspect_model(path: Path, request: InspectRequest, enter: Callable[[str], N
         check_soundness(file.proto, path)
     except ModelError as error:
         notes.append(f"trtopt refuses it: {error.problem.removeprefix(f'{path}: ')}")
-    inputs = tuple(map(tensor_spec, real_inputs(file.proto)))
+    inputs = tuple(map(tensor_spec, real_inputs(file.proto.graph)))
     shapes = _shapes_of(inputs, request)
     if open_axes := [*dict.fromkeys(_open_axes(inputs, request))]:
         flags = " ".join(f"--axis {shlex.quote(f'{name}=N')}" for name in open_axes)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtopt.rewrite.match import is_filled_with, operand
+from trtopt.rewrite.match import is_filled_with, operand, with_constants
 from trtopt.rewrite.rule import (
     AUDIT_RTX,
     BUILT_HERE,
@@ -201,13 +201,9 @@ def erase_arithmetic(scope: Scope, node: Any) -> Verdict | None:
 
     (x + 0 turns −0 into +0: equal, and equal in every consumer but 1/x.)
     """
-    for place in (1, 0) if node.op in ("Mul", "Add") else (1,):
-        constant, source = node.inputs[place], node.inputs[1 - place]
-        small = scope.is_constant(constant) and np.prod(constant.shape) <= _MOST_ELEMENTS
-        value = scope.value(constant) if small else None
-        if value is not None and value.size and (value == _NEUTRAL[node.op]).all():
-            break
-    else:
+    pairs = (pair for pair in with_constants(scope, node) if _is_neutral(scope, node.op, pair[1]))
+    source, constant = next(pairs, (None, None))
+    if source is None or constant is None:
         return None
     rank = scope.rank(source)
     if len(constant.shape) and (rank is None or len(constant.shape) > rank):
@@ -216,6 +212,11 @@ def erase_arithmetic(scope: Scope, node: Any) -> Verdict | None:
         if axis not in (1, own):
             return "the constant may widen the shape"
     return scope.why_not_bypass(node, source) or (lambda: scope.bypass(node, source))
+
+
+def _is_neutral(scope: Scope, op: str, constant: Any) -> bool:
+    value = scope.value(constant) if np.prod(constant.shape) <= _MOST_ELEMENTS else None
+    return value is not None and bool(value.size and (value == _NEUTRAL[op]).all())
 
 
 _STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}

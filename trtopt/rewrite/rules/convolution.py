@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.match import axes_of, keeps_axes, operand, square_of
+from trtopt.rewrite.match import axes_of, keeps_axes, operand, square_of, with_constants
 from trtopt.rewrite.rule import Verdict, at, layers, quantizes, rule
 from trtopt.rewrite.scope import Array, Scope
 
@@ -81,8 +81,13 @@ def _per_channel(node: Any, weight: Array, factor: Array) -> Array:
         return factor.reshape(-1, *[1] * (weight.ndim - 1))
     if node.op == "Gemm":
         return factor[:, None] if node.attrs.get("transB", 0) else factor[None, :]
+    return _by_group(node, weight, factor)
+
+
+def _by_group(node: Any, weight: Array, values: Array) -> Array:
+    """A value for each channel that the weight's second axis stands for, the groups one after the other."""
     groups = int(node.attrs.get("group", 1))
-    rows = np.repeat(factor.reshape(groups, -1), weight.shape[0] // groups, axis=0)
+    rows = np.repeat(values.reshape(groups, -1), weight.shape[0] // groups, axis=0)
     return rows.reshape(weight.shape[0], -1, *[1] * (weight.ndim - 2))
 
 
@@ -291,11 +296,9 @@ def fold_scale(scope: Scope, node: Any) -> Verdict | None:
     Computed in float64 and rounded once. Enables TensorRT's Convolution + Scale, also where it would not see
     it.
     """
-    for place in (0, 1) if node.op in ("Mul", "Add") else (0,):
-        first, constant = scope.producer(node.inputs[place], *WEIGHTED), node.inputs[1 - place]
-        if first is not None and scope.is_constant(constant):
-            break
-    else:
+    pairs = ((scope.producer(other, *WEIGHTED), constant) for other, constant in with_constants(scope, node))
+    first, constant = next((pair for pair in pairs if pair[0] is not None), (None, None))
+    if first is None:
         return None
     reason = _why_not_take(scope, first)
     if reason is not None:
@@ -344,11 +347,9 @@ def fold_scale_before(scope: Scope, node: Any) -> Verdict | None:
     first = scope.producer(node.inputs[0], "Mul", "Div", "Add", "Sub")
     if first is None:
         return None
-    for place in (0, 1) if first.op in ("Mul", "Add") else (1,):
-        constant, source = first.inputs[place], first.inputs[1 - place]
-        if scope.is_constant(constant) and not scope.is_constant(source):
-            break
-    else:
+    pairs = (pair for pair in with_constants(scope, first) if not scope.is_constant(pair[0]))
+    source, constant = next(pairs, (None, None))
+    if source is None:
         return None
     if scope.only_use(first.outputs[0]) is None:
         return f"the result of {first.op} is used elsewhere, or is an output"
@@ -399,9 +400,7 @@ def _fold_constant(scope: Scope, node: Any, op: str, value: Array) -> tuple[Arra
     """The weight and the bias that take up the constant, in float64."""
     weight, bias = np.asarray(scope.value(node.inputs[1]), np.float64), bias_of(scope, node)
     if node.op == "Conv":
-        groups = int(node.attrs.get("group", 1))
-        rows = np.repeat(value.reshape(groups, -1), weight.shape[0] // groups, axis=0)
-        spread = rows.reshape(weight.shape[0], -1, *[1] * (weight.ndim - 2))
+        spread = _by_group(node, weight, value)
         summed = tuple(range(1, weight.ndim))
     else:
         spread = value[None, :] if node.attrs.get("transB", 0) else value[:, None]

@@ -11,7 +11,8 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from trtopt.errors import UsageError
-from trtopt.onnxio.graph_walk import graphs_of, refill, subgraphs_of
+from trtopt.onnxio.extraction import constant_tensors
+from trtopt.onnxio.graph_walk import real_inputs, refill
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.records import TensorSpec
 from trtopt.records.tensors import (
@@ -103,8 +104,7 @@ def preset_for(name: str, preprocess: str, dtype: str) -> Normalisation:
 def edits_for(model: ModelFile, request: IoRequest, recorded: Mapping[str, TypedTensor]) -> Iterator[Edit]:
     """Each tensor that the request names and that is not so yet, checked against the graph."""
     graph = model.proto.graph
-    weights = {item.name for item in graph.initializer}
-    inputs = {item.name: item for item in graph.input if item.name not in weights}
+    inputs = {item.name: item for item in real_inputs(graph)}
     outputs = {item.name: item for item in graph.output}
     normalised = {one.name: one for one in request.normalisations}
     normalise_flag = f"--preprocess {request.preprocess}" if request.preprocess else "--normalize {}"
@@ -239,7 +239,7 @@ def _check_normalisation(model: ModelFile, value: ValueInfoProto, wanted: Normal
     if wanted.is_scaling:
         return
     graph = model.proto.graph
-    constants = _constants(graph)
+    constants = constant_tensors(graph, fixed_shapes=False)
     for node in _readers_past(graph, value.name, _MOVES_VALUES):
         if _shifts_or_scales(node, constants) or _subtracts_a_mean(model, node):
             raise UsageError(
@@ -247,17 +247,6 @@ def _check_normalisation(model: ModelFile, value: ValueInfoProto, wanted: Normal
                 "omit --normalize and --preprocess; for a model that takes pixels from 0 to 1 scale them "
                 f"alone: --normalize {value.name}:mean=0:std=255",
             )
-
-
-def _constants(graph: GraphProto) -> set[str]:
-    """The tensors that no input decides."""
-    found = set[str]()
-    for part in graphs_of(graph):
-        found |= {item.name for item in part.initializer}
-        for node in part.node:
-            if found.issuperset(filter(None, node.input)) and not any(subgraphs_of(node)):
-                found.update(node.output)
-    return found
 
 
 def _shifts_or_scales(node: NodeProto, constants: set[str]) -> bool:
