@@ -18,7 +18,6 @@ from trtopt.records.machine import *
 from trtopt.records.plan import *
 from trtopt.records.precision import *
 from trtopt.records.profile import *
-from trtopt.records.reduce import *
 from trtopt.records.sweep import *
 from trtopt.records.tensors import *
 from trtopt.records.tune import *

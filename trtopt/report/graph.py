@@ -1,4 +1,4 @@
-"""Graphs: parts of one, and how two differ."""
+"""Graphs: parts of one, what is left of one that fails, and how two differ."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from trtopt.records import (
     GraphNode,
     ModelDifference,
     NodeChange,
+    ReducedNode,
+    ReduceReport,
     TensorChange,
     WeightChange,
 )
-from trtopt.report.view import Block, Column, Lines, View, cells_of, table, view_of
+from trtopt.records.base import Row
+from trtopt.report.view import Block, Column, Lines, View, cells_of, plain, table, view_of
 
 _SHOWN = 20
 """Rows of each table on a terminal without -v; the page and the JSON have all."""
@@ -30,6 +33,27 @@ def extraction_view(part: Extraction) -> View:
         *(f"  output {one.name} {one.type_text}" for one in part.outputs),
     ]
     return View("", [Lines(lines, is_copied=True)])
+
+
+@view_of.register
+def reduce_view(report: ReduceReport) -> View:
+    """What is left of the model, how it fails, and in how many steps that was found."""
+    resumed = f", {report.resumed} of them by an earlier run" if report.resumed else ""
+    fixed = "open axes have the samples' lengths; " if report.fixed_shapes else ""
+    lines = [
+        f"{report.model}: {len(report.nodes)} of {counted(report.nodes_before, 'node')} still fail: "
+        f"{report.out}, inputs {report.data}",
+        f"{report.symptom.kind}: {report.symptom.detail}",
+        f"{counted(report.steps, 'step')}{resumed}; {report.seconds:.1f} s; {fixed}"
+        + ("each node is needed" if report.minimal else "fewer may do: raise --max-steps, and run it again"),
+    ]
+    columns = [
+        Column[ReducedNode]("operator", lambda one: one.op),
+        Column("node", lambda one: one.name, fit="fold"),
+    ]
+    rows: list[Row] = [cells_of(one) for one in report.nodes]
+    notes = [*report.notes, *(f"the whole model fails otherwise too: {one.detail}" for one in report.others)]
+    return View("", [Lines(lines, is_copied=True), table("", columns, report.nodes)], plain(notes), rows=rows)
 
 
 @view_of.register

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from trtopt.records import DevicePeaks, EngineProfile, EngineTensor, ProfiledLayer
 from trtopt.report.charts import Channel, Row, chart, coloured_types, listed, marks
-from trtopt.report.kernels import hides_its_time
 from trtopt.report.view import Chart, Column, Spec, Table, names_text, table
 
 _TOP_LAYERS = 10
 _KINDS = 7
+_MOSTLY = 0.5
 
 
 def layers_table(engine: EngineProfile) -> Table:
@@ -64,6 +64,11 @@ def type_text(layer: ProfiledLayer) -> str:
 def count_text(engine: EngineProfile) -> str:
     """How many layers, and their time."""
     return f"{len(engine.layers):,} layers, {engine.sum_ms:.3f} ms in all (medians)"
+
+
+def hides_its_time(engine: EngineProfile) -> bool:
+    """Whether the layer times say little: most lies in layers that hide their nodes."""
+    return engine.coverage.time_opaque > _MOSTLY
 
 
 def _details(layer: ProfiledLayer) -> list[tuple[str, str]]:

@@ -22,8 +22,6 @@ from trtopt.records import (
     OutputDifference,
     PrecisionVerdict,
     QuantizeReport,
-    ReducedNode,
-    ReduceReport,
     RegionTime,
 )
 from trtopt.records.base import Row
@@ -299,30 +297,6 @@ def _near_the_bound(front: Sequence[KeptSet]) -> Sequence[KeptSet]:
     first = next((place for place, item in enumerate(front) if item.error <= 1), len(front))
     start = max(0, min(first - _OF_FRONT // 2, len(front) - _OF_FRONT))
     return front[start : start + _OF_FRONT]
-
-
-# ── reduction ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-@view_of.register
-def reduce_view(report: ReduceReport) -> View:
-    """What is left of the model, how it fails, and in how many steps that was found."""
-    resumed = f", {report.resumed} of them by an earlier run" if report.resumed else ""
-    fixed = "open axes have the samples' lengths; " if report.fixed_shapes else ""
-    lines = [
-        f"{report.model}: {len(report.nodes)} of {counted(report.nodes_before, 'node')} still fail: "
-        f"{report.out}, inputs {report.data}",
-        f"{report.symptom.kind}: {report.symptom.detail}",
-        f"{counted(report.steps, 'step')}{resumed}; {report.seconds:.1f} s; {fixed}"
-        + ("each node is needed" if report.minimal else "fewer may do: raise --max-steps, and run it again"),
-    ]
-    columns = [
-        Column[ReducedNode]("operator", lambda one: one.op),
-        Column("node", lambda one: one.name, fit="fold"),
-    ]
-    rows: list[Row] = [cells_of(one) for one in report.nodes]
-    notes = [*report.notes, *(f"the whole model fails otherwise too: {one.detail}" for one in report.others)]
-    return View("", [Lines(lines, is_copied=True), table("", columns, report.nodes)], plain(notes), rows=rows)
 
 
 # ── selection by measurement ────────────────────────────────────────────────────────────────────────────

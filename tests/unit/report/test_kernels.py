@@ -12,7 +12,7 @@ from tests.support import examples
 from tests.unit.inspect.kernels.test_report import GEMM, NAMES, launches, report
 from tests.unit.inspect.test_explanation import engine
 from trtopt.records import ProfileReport
-from trtopt.report.kernels import kernel_blocks, kernel_lines
+from trtopt.report.profile import kernel_blocks, kernel_lines
 from trtopt.report.trace import trace
 from trtopt.report.view import Block, View
 
