@@ -148,17 +148,15 @@ class Kind:
 
 @dataclass(frozen=True)
 class Queued:
-    """A change of a kind with its predicted gain and cost."""
+    """A change, and its line in the ledger with what is predicted: it has failed until it is tried."""
 
-    kind: CandidateKind
     change: Change
-    prediction: Prediction
-    cost_s: float
+    entry: LedgerEntry
 
     @property
     def gain_per_s(self) -> float:
         """What the queue is ordered by."""
-        return self.prediction.expected / max(self.cost_s, 1e-3)
+        return self.entry.expected_gain / max(self.entry.predicted_cost_s, 1e-3)
 
 
 GUESS_WEIGHT = 4.0

@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import write_manifest
-from trtopt.measure.engine import LoadedEngine
 from trtopt.measure.loop.interleaved import Variant, valid_rounds
 from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict
 from trtopt.onnxio.element_types import numpy_dtype
@@ -54,41 +52,10 @@ from trtopt.workflows.race import (
     race as run_heats,
     with_streams,
 )
-from trtopt.workflows.tune.candidates import Change, Queued
+from trtopt.workflows.tune.candidates import Change
 from trtopt.workflows.tune.setup import Measure, SampleFiles, Setup, samples_for
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
 from trtopt.workflows.workbench import TIMING_CACHE_FILE, Workbench, make_plans
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The verdict on a candidate; without a comparison it was not raced."""
-
-    verdict: TuneVerdict
-    reason: str
-    comparison: Comparison | None = None
-    accuracy: float | None = None
-
-    def entry(self, queued: Queued, cost_s: float) -> LedgerEntry:
-        """Its line in the ledger."""
-        prediction = queued.prediction
-        ratio = None if self.comparison is None else self.comparison.ratio
-        gain, low, high = (None, None, None) if ratio is None else ratio.saved
-        return LedgerEntry(
-            candidate=queued.change.name,
-            kind=queued.kind,
-            predicted_gain=prediction.gain,
-            probability=prediction.probability,
-            evidence=queued.change.evidence,
-            predicted_cost_s=queued.cost_s,
-            cost_s=cost_s,
-            measured_gain=gain,
-            measured_low=low,
-            measured_high=high,
-            accuracy=self.accuracy,
-            verdict=self.verdict,
-            reason=self.reason,
-        )
 
 
 @dataclass(frozen=True)
@@ -101,12 +68,12 @@ class Maker:
 
     def baseline(self, folder: Path, batch: int) -> Built:
         """Today's defaults."""
-        recipe = self._with_limit(msgspec.structs.replace(self.request.recipe, batch=(batch,)))
+        recipe = self._with_limit(replace(self.request.recipe, batch=(batch,)))
         return Built(folder, self._build(recipe, folder), recipe, batch, 1)
 
     def make(self, incumbent: Built, change: Change, folder: Path) -> Built:
         """The incumbent with a change, in a folder to be made."""
-        recipe = self._with_limit(msgspec.structs.replace(incumbent.recipe, **change.recipe))
+        recipe = self._with_limit(replace(incumbent.recipe, **change.recipe))
         assert recipe.batch is not None
         manifest = (
             self._build(recipe, folder)
@@ -124,14 +91,14 @@ class Maker:
 
     def _with_limit(self, recipe: Recipe) -> Recipe:
         backend, limit_s = self.workbench.builder.backend.name, self.workbench.limit_s
-        return msgspec.structs.replace(recipe, backend=backend, build_timeout=limit_s)
+        return replace(recipe, backend=backend, build_timeout=limit_s)
 
     def _build(self, recipe: Recipe, folder: Path) -> Manifest:
         """From the user's model; samples and bounds are for what selects a precision by measuring."""
         if recipe.precision not in (None, "fp32"):
-            recipe = msgspec.structs.replace(recipe, calib=recipe.calib or self.samples.data)
+            recipe = replace(recipe, calib=recipe.calib or self.samples.data)
         if recipe.precision == "best":
-            recipe = msgspec.structs.replace(recipe, bounds=self.request.bounds.given)
+            recipe = replace(recipe, bounds=self.request.bounds.given)
         manifest = build(
             self.request.model,
             folder,
@@ -142,8 +109,8 @@ class Maker:
         )
         if manifest.verdict is None or self.samples.name is None:
             return manifest
-        named = msgspec.structs.replace(manifest.verdict, data=self.samples.name)
-        return write_manifest(folder, msgspec.structs.replace(manifest, verdict=named))
+        named = replace(manifest.verdict, data=self.samples.name)
+        return write_manifest(folder, replace(manifest, verdict=named))
 
     def _derive(self, incumbent: Built, change: Change, recipe: Recipe, folder: Path) -> Manifest:
         """The incumbent's folder with other settings, or another build."""
@@ -166,9 +133,7 @@ class Maker:
             for name in engine.files:
                 shutil.copy2(incumbent.folder / name, folder / name)
         kept = manifest.graph_of(engine)  # which names the file that it was made of
-        return write_manifest(
-            folder, stamp(msgspec.structs.replace(manifest, onnx=kept, graphs=(), engines=engines))
-        )
+        return write_manifest(folder, stamp(replace(manifest, onnx=kept, graphs=(), engines=engines)))
 
 
 _PROFILE_S = 1.0
@@ -215,35 +180,45 @@ class Evaluation:
 
     def measure(self, built: Built, limit_s: float) -> tuple[float, dict[str, float]]:
         """What it typically costs on its own, and the share of a query that each copy takes."""
-        racer = _racer(built)
-        run = self._run((racer,), self._setting(built, limit_s), None, self._setup.listener)
-        (blocks,) = self._blocks(run, (racer,))
-        return typical(blocks), copy_shares(run, racer.engine.artifact)
+        run = self._run((built,), self._setting(built, limit_s), None, self._setup.listener)
+        (blocks,) = self._blocks(run, (built,))
+        return typical(blocks), copy_shares(run, built.engine)
 
-    def race(self, built: Built, incumbent: Built, limit_s: float, own: Listener) -> Outcome:
-        """What becomes of a candidate: checked, then measured in turns with the incumbent."""
+    def race(
+        self, entry: LedgerEntry, built: Built, incumbent: Built, limit_s: float, own: Listener
+    ) -> LedgerEntry:
+        """A candidate's line with what becomes of it: checked, then measured in turns with the incumbent."""
         terms = [(one.engine.sha256, one.batch, one.streams) for one in (built, incumbent)]
         if terms[0] == terms[1]:
             selection = built.manifest.verdict
             why = "" if selection is None else f": {selection.batches[0].reason}"
-            return Outcome("unchanged", f"the engine is the incumbent's{why}")
+            return replace(entry, verdict="unchanged", reason=f"the engine is the incumbent's{why}")
         checked = self.check(built, limit_s, own)
-        accuracy = lowest_cosine(checked)
+        entry = replace(entry, accuracy=lowest_cosine(checked))
         if checked.violations:
-            return Outcome("inaccurate", checked.violations[0].text, accuracy=accuracy)
-        comparison = self._compare((_racer(incumbent), _racer(built)), self._setting(built, limit_s), own)
-        reason = comparison.reasons[0].text if comparison.reasons else ""
-        return Outcome(_VERDICTS[comparison.verdict], reason, comparison, accuracy)
+            return replace(entry, verdict="inaccurate", reason=checked.violations[0].text)
+        found = self._compare((incumbent, built), self._setting(built, limit_s), own)
+        gain, low, high = (None, None, None) if found.ratio is None else found.ratio.saved
+        return replace(
+            entry,
+            verdict=_VERDICTS[found.verdict],
+            reason=found.reasons[0].text if found.reasons else "",
+            measured_gain=gain,
+            measured_low=low,
+            measured_high=high,
+        )
 
     def final_race(self, incumbent: Built, ledger: Ledger, limit_s: float) -> FinalRace | None:
         """The result against the baseline; None, with a note, where that cannot be measured."""
         given, start = self._setup, ledger.baseline
         assert start.engine is not None
         (batch, *_) = given.terms.batch
-        baseline = Racer(engine_at(incumbent.folder, start.inputs, start.engine, batch), batch, 1)
+        model = replace(incumbent.manifest.onnx, inputs=start.inputs)
+        manifest = replace(incumbent.manifest, onnx=model, engines=(start.engine,))
+        baseline = Built(incumbent.folder, manifest, incumbent.recipe, batch, 1)
         try:
             setting = self._setting(incumbent, limit_s)
-            found = self._compare((baseline, _racer(incumbent)), setting, given.quiet)
+            found = self._compare((baseline, incumbent), setting, given.quiet)
         except TrtoptError as error:
             given.notes.append(f"the result was not raced against the baseline: {error.problem}")
             return None
@@ -278,7 +253,7 @@ class Evaluation:
         data = fitting_data(given.samples.data, inputs, [shapes], given.notes.append)
         return Setting(given.terms.contract, given.request.duration, data, timeout=limit_s)
 
-    def _compare(self, racers: Sequence[Racer], setting: Setting, own: Listener) -> Comparison:
+    def _compare(self, racers: Sequence[Built], setting: Setting, own: Listener) -> Comparison:
         """The second one's cost against the first one's; one slower after a few rounds gets no more."""
         for rounds in (MIN_BLOCKS, None):
             run = self._run(racers, setting, rounds, own)
@@ -293,7 +268,7 @@ class Evaluation:
         return found
 
     def _run(
-        self, racers: Sequence[Racer], setting: Setting, rounds: int | None, own: Listener
+        self, racers: Sequence[Built], setting: Setting, rounds: int | None, own: Listener
     ) -> InterleavedRun:
         names, measure = ("incumbent", "candidate")[: len(racers)], self._setup.measure
         variants = tuple(
@@ -307,7 +282,7 @@ class Evaluation:
         )
         one = heat(
             " against ".join(reversed(names)),
-            [racer.engine for racer in racers],
+            [engine_at(one.folder, one.manifest.onnx.inputs, one.engine, one.batch) for one in racers],
             (),
             "tuning",
             racers[-1].batch,
@@ -322,22 +297,9 @@ class Evaluation:
             raise DeviceError(run.failure, "check the GPU with nvidia-smi")
         return run
 
-    def _blocks(self, run: InterleavedRun, racers: Sequence[Racer]) -> list[list[Block]]:
+    def _blocks(self, run: InterleavedRun, racers: Sequence[Built]) -> list[list[Block]]:
         kept, measure = valid_rounds(run).turns, self._setup.measure
         return [cost_blocks(measure, turns, one.batch) for turns, one in zip(kept, racers, strict=True)]
-
-
-class Racer(NamedTuple):
-    """An engine with the batch size and the streams that it is run with."""
-
-    engine: LoadedEngine
-    batch: int
-    streams: int
-
-
-def _racer(built: Built) -> Racer:
-    engine = engine_at(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)
-    return Racer(engine, built.batch, built.streams)
 
 
 def lowest_cosine(checked: CheckedSubject) -> float:

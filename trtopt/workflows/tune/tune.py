@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -16,19 +14,18 @@ from trtopt.device.ort.host import present_cores
 from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import run_in_threads
 from trtopt.files.atomic import scratch_beside
-from trtopt.records import Ledger, TuneBaseline, Tuned
+from trtopt.records import Ledger, LedgerEntry, TuneBaseline, Tuned
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.tune.candidates import (
-    Change,
     Queued,
     Situation,
     evidence_of,
     predict,
     predicted_cost_s,
 )
-from trtopt.workflows.tune.evaluation import Evaluation, Outcome, lowest_cosine
+from trtopt.workflows.tune.evaluation import Evaluation, lowest_cosine
 from trtopt.workflows.tune.kinds import KINDS
 from trtopt.workflows.tune.setup import Setup, set_up
 from trtopt.workflows.tune.tuned_folder import Built, history_of, kept_baseline
@@ -47,7 +44,6 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
             ledger, incumbent = _continue(setup)
         else:
             ledger, incumbent = _begin(setup, evaluation, scratch / "baseline")
-        trials = Trials(setup, evaluation, scratch)
         if {"precision", "placement"} & {*request.kinds} and setup.samples.data is None:
             setup.notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
         kept_s = ledger.baseline.measure_s
@@ -55,26 +51,27 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
         while True:
             waiting = waiting_candidates(setup, ledger, incumbent)
             left_s = setup.left_for_candidates_s(ledger)
-            chosen = next_of(waiting, left_s)
+            chosen = next_of(waiting, left_s, setup.executor.at_once)
             if isinstance(chosen, str):
                 break
             began_s = time.monotonic()
-            try:
-                trial = trials.of(chosen, waiting, left_s, ledger, incumbent)
-            except KeyboardInterrupt:
-                lost_s = ledger.lost_s + time.monotonic() - began_s
-                setup.folder.save(msgspec.structs.replace(ledger, lost_s=lost_s))
-                raise
-            entry = trial.outcome.entry(chosen, trial.cost_s)
-            ledger = msgspec.structs.replace(ledger, entries=(*ledger.entries, entry))
-            listener.note(f"{entry.candidate}: {entry.verdict}: {entry.reason}")
-            if trial.better is not None:
-                incumbent = setup.folder.replace(trial.better, ledger)
-            else:
-                setup.folder.save(ledger)
+            with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as work:
+                try:
+                    tried = try_candidates(setup, evaluation, chosen, ledger, incumbent, Path(work))
+                except KeyboardInterrupt:
+                    lost_s = ledger.lost_s + time.monotonic() - began_s
+                    setup.folder.save(msgspec.structs.replace(ledger, lost_s=lost_s))
+                    raise
+                for entry, better in tried:
+                    ledger = msgspec.structs.replace(ledger, entries=(*ledger.entries, entry))
+                    listener.note(f"{entry.candidate}: {entry.verdict}: {entry.reason}")
+                    if better is not None:
+                        incumbent = setup.folder.replace(better, ledger)
+                    else:
+                        setup.folder.save(ledger)
         setup.folder.save(ledger)
         ledger = _race_result(setup, evaluation, ledger, incumbent)
-        with_any = {entry.kind for entry in ledger.entries} | {one.kind for one in waiting}
+        with_any = {one.kind for one in (*ledger.entries, *(queued.entry for queued in waiting))}
         barren = [
             f"--include {name}: nothing to try with this model, objective and backend"
             for name in request.include
@@ -159,123 +156,78 @@ def _race_result(setup: Setup, evaluation: Evaluation, ledger: Ledger, incumbent
     return ledger
 
 
-@dataclass
-class Trial:
-    """A candidate that is being tried in a folder of its own; it has failed until it is evaluated."""
+def try_candidates(
+    setup: Setup,
+    evaluation: Evaluation,
+    chosen: Sequence[Queued],
+    ledger: Ledger,
+    incumbent: Built,
+    scratch: Path,
+) -> list[tuple[LedgerEntry, Built | None]]:
+    """Build, check and race candidates at once: the line of each, the last one's engine if it is better.
 
-    change: Change
-    folder: Path
-    built: Built | None = None
-    outcome: Outcome = field(default_factory=lambda: Outcome("failed", ""))
-    cost_s: float = 0.0
-
-    @property
-    def better(self) -> Built | None:
-        """The engine, if it is to be the incumbent."""
-        return self.built if self.outcome.verdict == "accepted" else None
-
-
-class Trials:
-    """Tries candidates, as many ahead of their turn as the executor runs at a time.
-
-    What was tried ahead waits for its turn, and is worth nothing any more once another one was better.
+    Those behind a better one are worth nothing any more. Each of the others bears its share of the time.
     """
+    began_s, limit_s = time.monotonic(), setup.limit_s(_LIMIT_TIMES * ledger.baseline.total_s)
+    for one in chosen:
+        why = f": {one.change.evidence}" if one.change.evidence else ""
+        setup.listener.note(f"{one.change.name}: {one.entry.expected_gain:+.2%} expected{why}")
+    tried: dict[int, tuple[LedgerEntry, Built | None]] = {}
 
-    def __init__(self, setup: Setup, evaluation: Evaluation, scratch: Path) -> None:
-        self._setup, self._evaluation, self._scratch = setup, evaluation, scratch
-        self._ahead: dict[str, Trial] = {}
+    def attempt(place: int, own: Listener) -> None:
+        """A failure is its outcome."""
+        change, entry = chosen[place].change, chosen[place].entry
+        try:
+            built = evaluation.maker(limit_s, own).make(incumbent, change, scratch / str(place))
+            entry = evaluation.race(entry, built, incumbent, limit_s, own)
+            if entry.verdict == "accepted":
+                evaluation.profile(built, limit_s)
+            tried[place] = entry, built if entry.verdict == "accepted" else None
+        except OutputError:
+            raise
+        except TrtoptError as error:
+            tried[place] = msgspec.structs.replace(entry, reason=error.summary), None
 
-    def of(
-        self, chosen: Queued, waiting: Sequence[Queued], left_s: float, ledger: Ledger, incumbent: Built
-    ) -> Trial:
-        """The trial of the candidate whose turn it is; of its folder only a better engine is left."""
-        name = chosen.change.name
-        if name not in self._ahead:
-            rest = [one for one in waiting if one.change.name not in self._ahead]
-            found = first_of(rest, left_s, self._setup.executor.at_once)
-            self._try(found, ledger, incumbent)
-        trial = self._ahead.pop(name)
-        if trial.better is None:
-            shutil.rmtree(trial.folder, ignore_errors=True)
-            return trial
-        for other in self._ahead.values():
-            trial.cost_s += other.cost_s
-            shutil.rmtree(other.folder, ignore_errors=True)
-        self._ahead.clear()
-        return trial
-
-    def _try(self, chosen: Sequence[Queued], ledger: Ledger, incumbent: Built) -> None:
-        """Build, check and race candidates; each bears its share of the time that they took."""
-        began_s = time.monotonic()
-        limit_s = self._setup.limit_s(_LIMIT_TIMES * ledger.baseline.total_s)
-        for one in chosen:
-            why = f": {one.change.evidence}" if one.change.evidence else ""
-            self._setup.listener.note(f"{one.change.name}: {one.prediction.expected:+.2%} expected{why}")
-        trials = [Trial(one.change, Path(tempfile.mkdtemp(dir=self._scratch))) for one in chosen]
-
-        def attempt(trial: Trial, own: Listener) -> None:
-            """A failure is its outcome."""
-            try:
-                maker = self._evaluation.maker(limit_s, own)
-                trial.built = maker.make(incumbent, trial.change, trial.folder / "candidate")
-                trial.outcome = self._evaluation.race(trial.built, incumbent, limit_s, own)
-                if trial.better is not None:
-                    self._evaluation.profile(trial.better, limit_s)
-            except OutputError:
-                raise
-            except TrtoptError as error:
-                trial.outcome = Outcome("failed", error.summary)
-
-        listener = self._setup.quiet
-        if len(trials) == 1:
-            attempt(trials[0], listener)
-        else:
-            listener.plans([trial.change.name for trial in trials])
-            together = listener.for_threads()
-            attempts = [partial(attempt, one, together.of_job(place)) for place, one in enumerate(trials)]
-            run_in_threads(self._setup.executor, attempts)
-        if any(trial.outcome.verdict == "failed" for trial in trials):
-            self._setup.folder.check_undamaged("while it was tuned")  # or it is no fault of theirs
-        share_s = (time.monotonic() - began_s) / len(trials)
-        for trial in trials:
-            trial.cost_s = share_s
-            self._ahead[trial.change.name] = trial
+    if len(chosen) == 1:
+        attempt(0, setup.quiet)
+    else:
+        setup.quiet.plans([one.change.name for one in chosen])
+        together = setup.quiet.for_threads()
+        attempts = [partial(attempt, place, together.of_job(place)) for place in range(len(chosen))]
+        run_in_threads(setup.executor, attempts)
+    outcomes = [tried[place] for place in range(len(chosen))]
+    if any(entry.verdict == "failed" for entry, _ in outcomes):
+        setup.folder.check_undamaged("while it was tuned")  # or it is no fault of theirs
+    better = next((place for place, (_, built) in enumerate(outcomes) if built), len(outcomes) - 1)
+    share_s = (time.monotonic() - began_s) / (better + 1)
+    return [
+        (msgspec.structs.replace(entry, cost_s=share_s), built) for entry, built in outcomes[: better + 1]
+    ]
 
 
 LEAST_EXPECTED = 0.0005
 """An expected gain below it does not pay for a build."""
 
 
-def next_of(waiting: Sequence[Queued], left_s: float) -> Queued | str:
-    """The candidate with the highest expected gain per second that fits into the seconds left, or why none.
+def next_of(waiting: Sequence[Queued], left_s: float, count: int = 1) -> list[Queued] | str:
+    """The candidates with the highest expected gain per second that fit into the seconds left, or why none.
 
-    Equal ones in the order in which they wait.
+    At most `count`; equal ones in the order in which they wait.
     """
     if not waiting:
         return "no candidate is left to try"
-    paying = [one for one in waiting if one.prediction.expected >= LEAST_EXPECTED]
+    paying = [one for one in waiting if one.entry.expected_gain >= LEAST_EXPECTED]
     if not paying:
         return f"no candidate is expected to gain {LEAST_EXPECTED:.2%}"
-    fitting = [one for one in paying if one.cost_s <= left_s]
+    fitting = [one for one in paying if one.entry.predicted_cost_s <= left_s]
     if not fitting:
-        least, count = min(one.cost_s for one in paying), len(paying)
-        waits = "1 candidate waits that takes" if count == 1 else f"{count} candidates wait that take"
+        least, many = min(one.entry.predicted_cost_s for one in paying), len(paying)
+        waits = "1 candidate waits that takes" if many == 1 else f"{many} candidates wait that take"
         return (
             f"the budget has {max(left_s, 0.0):.0f} s left, and {waits} from {least:.0f} s each: "
             f"continue with --resume and a larger --budget"
         )
-    return max(fitting, key=lambda one: one.gain_per_s)
-
-
-def first_of(waiting: Sequence[Queued], left_s: float, count: int) -> list[Queued]:
-    """The candidates that would be next one after the other, at most `count`."""
-    found: list[Queued] = []
-    while len(found) < count:
-        following = next_of([one for one in waiting if one not in found], left_s)
-        if isinstance(following, str):
-            break
-        found.append(following)
-    return found
+    return sorted(fitting, key=lambda one: one.gain_per_s, reverse=True)[:count]
 
 
 def waiting_candidates(setup: Setup, ledger: Ledger, incumbent: Built) -> list[Queued]:
@@ -308,5 +260,16 @@ def waiting_candidates(setup: Setup, ledger: Ledger, incumbent: Built) -> list[Q
                 builds = kind.builds if change.builds is None else change.builds
                 seconds = builds * build_s + change.measurements * baseline.measure_s
                 prediction = predict(change.name, change.guess or kind.guess, past)
-                found.append(Queued(kind.name, change, prediction, predicted_cost_s(seconds, past)))
+                entry = LedgerEntry(
+                    candidate=change.name,
+                    kind=kind.name,
+                    predicted_gain=prediction.gain,
+                    probability=prediction.probability,
+                    evidence=change.evidence,
+                    predicted_cost_s=predicted_cost_s(seconds, past),
+                    cost_s=0.0,
+                    verdict="failed",
+                    reason="",
+                )
+                found.append(Queued(change, entry))
     return found

@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.support.ledgers import entry
 from tests.support.trt_exercise import DIGITS, VERSIONS, build, target
 from tests.support.trt_surface import Surface, load
 from tests.support.tuning import proposed, situation
@@ -16,13 +17,14 @@ from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings
 from trtopt.records.tune import CandidateKind
 from trtopt.requests.recipe import check_recipe
-from trtopt.workflows.tune.candidates import Change, Prediction, Queued, Situation
+from trtopt.workflows.tune.candidates import Change, Queued, Situation
 from trtopt.workflows.tune.kinds import KINDS, SETTING
 from trtopt.workflows.tune.tune import LEAST_EXPECTED, next_of
 
 
 def queued(name: str, gain: float, cost_s: float) -> Queued:
-    return Queued("builder-setting", Change(name), Prediction(gain, 0.5), cost_s)
+    line = entry(candidate=name, predicted_gain=gain, probability=0.5, predicted_cost_s=cost_s)
+    return Queued(Change(name), line)
 
 
 WAITING = st.lists(
@@ -32,7 +34,7 @@ WAITING = st.lists(
 
 def chosen(waiting: list[Queued], left_s: float) -> str | None:
     found = next_of(waiting, left_s)
-    return None if isinstance(found, str) else found.change.name
+    return None if isinstance(found, str) else found[0].change.name
 
 
 def test_a_small_gain_for_little_time_comes_before_a_large_one_for_much() -> None:
@@ -62,12 +64,16 @@ def test_no_other_candidate_that_fits_and_pays_gains_more_per_second(
     waiting: list[Queued], left_s: float
 ) -> None:
     found = next_of(waiting, left_s)
-    able = [one for one in waiting if one.cost_s <= left_s and one.prediction.expected >= LEAST_EXPECTED]
+    lines = [(one, one.entry) for one in waiting]
+    able = [
+        one for one, line in lines if line.predicted_cost_s <= left_s and line.expected_gain >= LEAST_EXPECTED
+    ]
     if isinstance(found, str):
         assert not able
     else:
-        assert found in able
-        assert all(one.gain_per_s <= found.gain_per_s for one in able)
+        assert [one in able for one in found] == [True]
+        assert all(one.gain_per_s <= found[0].gain_per_s for one in able)
+        assert len(next_of(waiting, left_s, 3)) == min(len(able), 3)
 
 
 ORT = situation("onnxruntime", "1")
