@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from trtopt.data import names_function, open_data
 from trtopt.data.source import needs_data, range_notes
 from trtopt.device.api import EngineBuilder
@@ -40,22 +42,20 @@ from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import SELECTION_BUDGET, Recipe, io_request
 from trtopt.records import Backend, Manifest, OnnxArtifact
-from trtopt.records.tensors import TypedTensor
 from trtopt.requests.build import BuildRequest
 from trtopt.requests.recipe import check_recipe
-from trtopt.version import __version__
-from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.build.graph import (
     QUANTIZED,
     Precision,
+    PreparedGraph,
     keep_model,
     prepare_graph,
     request_for,
     with_typed_io,
 )
-from trtopt.workflows.build.precision_selection import SelectedEngines, SelectionTerms, select_precision
+from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.provenance import command_line, now
+from trtopt.workflows.provenance import command_line
 from trtopt.workflows.workbench import Workbench, check_opset, make_plans, notes_on
 
 
@@ -111,22 +111,12 @@ def build(
                 limit_s=recipe.build_timeout,
                 nvtx=nvtx,
             ).with_caches(recipe, folder, cache_dir)
-            made = select_engines(kept.onnx, recipe, workbench, folder, kept.io)
+            made = select_engines(kept, recipe, workbench, folder)
         if recipe.calib is not None:
             notes += range_notes(kept.onnx.inputs, open_data(recipe.calib))
-        manifest = Manifest(
-            trtopt=__version__,
-            created=now(),
-            argv=command_line(),
-            onnx=made.graphs[0],
-            graphs=made.graphs[1:],
-            io=made.io,
-            intermediates=made.intermediates,
-            rewrite=kept.rewrite,
-            engines=made.engines,
-            verdict=made.verdict,
-            # a cast repeats those on the data
-            notes=tuple(dict.fromkeys((*notes, *kept.notes, *made.notes))),
+        manifest = msgspec.structs.replace(
+            made,
+            notes=tuple(dict.fromkeys((*notes, *made.notes))),  # a cast repeats those on the data
             alarms=tuple(dict.fromkeys((*weight_alarms(model_file.load(source)), *made.alarms))),
         )
         return write_manifest(folder, manifest)
@@ -279,43 +269,29 @@ def _is_quantized(onnx: OnnxArtifact) -> bool:
     return not _NARROW.isdisjoint(onnx.types)
 
 
-def select_engines(
-    base: OnnxArtifact,
-    recipe: Recipe,
-    workbench: Workbench,
-    folder: Path,
-    io: tuple[TypedTensor, ...] = (),
-) -> SelectedEngines:
-    """Engines of `base`, a model in `folder`, in the requested precision; `io`: its typed tensors.
+def select_engines(kept: PreparedGraph, recipe: Recipe, workbench: Workbench, folder: Path) -> Manifest:
+    """Engines of a model in `folder`, in the requested precision, with the manifest of what was made.
 
     Quantised engines are measured against FP16 on machines that can run them, and selected only where they
     are no slower; where they cannot be measured a note says so.
     """
-    notes, backend = list[str](), workbench.builder.backend
+    base, backend = kept.onnx, workbench.builder.backend
     if recipe.precision in (*QUANTIZED, BEST):
         found: TrtoptError | None = obstacle(base, recipe, backend)
         if found is None:
             try:
                 plans, terms = make_plans(base, recipe, backend), _terms(base, recipe, workbench.builder)
-                return replace(select_precision(base, plans, folder, workbench, terms), io=io)
+                return select_precision(kept, plans, folder, workbench, terms)
             except (IncompatibleEngineError, BackendMissingError, NoGpuError) as error:
                 if recipe.precision == BEST:
                     raise
                 found = error
-        notes.append(f"{recipe.precision} was not measured against {BASELINE}: {found.problem}")
+        note = f"{recipe.precision} was not measured against {BASELINE}: {found.problem}"
+        kept = replace(kept, notes=(*kept.notes, note))
     if recipe.precision is not None:  # "best" has been measured, or has failed
         workbench.listener.phase(Path(base.path).name, f"making the graph {recipe.precision.upper()}")
-    made = prepare_graph(base, io, recipe, backend)
-    engines = workbench.build((made.onnx,), make_plans(made.onnx, recipe, backend), folder)
-    return SelectedEngines(
-        engines,
-        (in_folder(made.onnx),),
-        made.intermediates,
-        None,
-        (*notes, *made.notes),
-        made.alarms,
-        made.io,
-    )
+    made = prepare_graph(kept, recipe, backend)
+    return made.manifest(workbench.build((made.onnx,), make_plans(made.onnx, recipe, backend), folder))
 
 
 def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:

@@ -17,12 +17,14 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import gib
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.recipe import Recipe, Rewriting, io_request
-from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
+from trtopt.records import Backend, EngineArtifact, Manifest, OnnxArtifact, RewriteSummary, to_json
 from trtopt.records.precision import OutputDifference
 from trtopt.records.tensors import IoRequest, TypedTensor
 from trtopt.targets import ONNXRUNTIME, target_of
+from trtopt.version import __version__
 from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.workbench import MODEL_FILE, TIMING_CACHE_FILE
 
 if TYPE_CHECKING:
@@ -103,13 +105,34 @@ _OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST}
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The user's model in the build folder, its rewrite, and its inputs and outputs with another type."""
+class PreparedGraph:
+    """The user's model in a folder, as far as it is made: its rewrite, typed tensors, earlier files.
+
+    With notes, why it should not be used without a look at it, and how far outputs were seen to differ.
+    """
 
     onnx: OnnxArtifact
-    rewrite: RewriteSummary | None
-    notes: tuple[str, ...]
     io: tuple[TypedTensor, ...] = ()
+    intermediates: tuple[OnnxArtifact, ...] = ()
+    rewrite: RewriteSummary | None = None
+    notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    differences: tuple[OutputDifference, ...] = ()
+
+    def manifest(self, engines: tuple[EngineArtifact, ...] = ()) -> Manifest:
+        """A manifest of this command, with engines of the graph."""
+        return Manifest(
+            trtopt=__version__,
+            created=now(),
+            argv=command_line(),
+            onnx=in_folder(self.onnx),
+            io=self.io,
+            intermediates=self.intermediates,
+            rewrite=self.rewrite,
+            engines=engines,
+            notes=self.notes,
+            alarms=self.alarms,
+        )
 
 
 def keep_model(
@@ -119,7 +142,7 @@ def keep_model(
     recipe: Recipe,
     backend: Backend,
     listener: Listener,
-) -> Kept:
+) -> PreparedGraph:
     """The user's model in a folder, its inputs and outputs as requested, rewritten if requested and possible.
 
     The recipe's samples take part in verifying the new inputs.
@@ -147,13 +170,13 @@ def keep_model(
 
 def _rewrite_or_copy(
     onnx: OnnxArtifact, source: Path, folder: Path, recipe: Recipe, backend: Backend, listener: Listener
-) -> Kept:
+) -> PreparedGraph:
     if recipe.rewrite == "none" and not recipe.add_rule:
-        return Kept(_copy(onnx, source, folder), None, ())
+        return PreparedGraph(_copy(onnx, source, folder))
     listener.phase(source.name, "rewriting the graph")
     copy = folder / MODEL_FILE
     kept, summary, note = rewrite_for(onnx, source, copy, backend, recipe.rewrite, recipe.add_rule)
-    return Kept(kept or _copy(onnx, source, folder), summary, (note,))
+    return PreparedGraph(kept or _copy(onnx, source, folder), rewrite=summary, notes=(note,))
 
 
 def _check_roles(onnx: OnnxArtifact) -> None:
@@ -215,26 +238,10 @@ _HALF_TYPES = {"float16", "bfloat16"}
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
 
 
-@dataclass(frozen=True)
-class PreparedGraph:
-    """A graph to build from, all typed tensors with their scales, and the graphs that it was made of.
-
-    With notes, why it should not be used without a look at it, and how far outputs were seen to differ.
-    """
-
-    onnx: OnnxArtifact
-    io: tuple[TypedTensor, ...] = ()
-    intermediates: tuple[OnnxArtifact, ...] = ()
-    notes: tuple[str, ...] = ()
-    alarms: tuple[str, ...] = ()
-    differences: tuple[OutputDifference, ...] = ()
-
-
-def prepare_graph(
-    kept: OnnxArtifact, io: tuple[TypedTensor, ...], recipe: Recipe, backend: Backend
-) -> PreparedGraph:
-    """The build folder's model in the recipe's precision, with the INT8 inputs and outputs of `io`."""
-    made = replace(_apply_precision(kept, recipe, backend), io=io)
+def prepare_graph(kept: PreparedGraph, recipe: Recipe, backend: Backend) -> PreparedGraph:
+    """The kept model in the recipe's precision, with the INT8 inputs and outputs that it is to have."""
+    made, io = _apply_precision(kept.onnx, recipe, backend), kept.io
+    made = replace(made, io=io, rewrite=kept.rewrite, notes=(*kept.notes, *made.notes))
     is_unscaled = any(one.dtype == "int8" != one.model_dtype and one.scale is None for one in io)
     return _exchange_int8(made) if is_unscaled else made
 
@@ -341,6 +348,6 @@ def _exchange_int8(made: PreparedGraph) -> PreparedGraph:
     model_file.save(moved.model, out)
     scaled = tuple(one for one in moved.tensors if one.scale is not None)
     notes = (*made.notes, *describe(scaled, moved.checked))
-    exchanged = _made_of(made.onnx, out, notes, made.alarms)
-    before = (*made.intermediates, *exchanged.intermediates)
-    return replace(exchanged, io=moved.tensors, intermediates=before)
+    onnx = msgspec.structs.replace(read_onnx(out), parent=made.onnx.sha256)
+    before = (*made.intermediates, in_folder(made.onnx))
+    return replace(made, onnx=onnx, io=moved.tensors, intermediates=before, notes=notes)

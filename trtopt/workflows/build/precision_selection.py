@@ -49,11 +49,11 @@ from trtopt.records import (
     EngineArtifact,
     EngineProfile,
     InterleavedRun,
+    Manifest,
     OnnxArtifact,
     PrecisionVerdict,
     RegionTime,
 )
-from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import NOT_TENSORRT, ONNXRUNTIME
 from trtopt.workflows.build.candidates import (
@@ -65,7 +65,7 @@ from trtopt.workflows.build.candidates import (
     planned_forms,
 )
 from trtopt.workflows.build.folder import in_folder
-from trtopt.workflows.build.graph import Precision
+from trtopt.workflows.build.graph import Precision, PreparedGraph
 from trtopt.workflows.race import (
     Setting,
     compare_turns,
@@ -103,40 +103,27 @@ class SelectionTerms:
     budget: int
 
 
-@dataclass(frozen=True)
-class SelectedEngines:
-    """Engines in the order of the plans, the graphs they are made of (the first engine's first), and why."""
-
-    engines: tuple[EngineArtifact, ...]
-    graphs: tuple[OnnxArtifact, ...]
-    intermediates: tuple[OnnxArtifact, ...]
-    verdict: PrecisionVerdict | None
-    notes: tuple[str, ...]
-    alarms: tuple[str, ...] = ()
-    io: tuple[TypedTensor, ...] = ()
-
-
 def select_precision(
-    base: OnnxArtifact,
+    kept: PreparedGraph,
     plans: Sequence[BuildPlan],
     folder: Path,
     workbench: Workbench,
     terms: SelectionTerms,
-) -> SelectedEngines:
+) -> Manifest:
     """Build and measure the candidates at every plan's batch size, and keep what was chosen in `folder`.
 
-    `base` is the float model, in `folder`. An engine for a range of batch sizes is judged at the one that it
-    is tuned for.
+    `kept` is the float model, in `folder`. Engines are in the order of the plans, graphs in theirs.
+    An engine for a range of batch sizes is judged at the one that it is tuned for.
     """
     beside = folder / _BESIDE
     beside.mkdir()
     try:
-        selection = _PrecisionSelection(base, plans, beside, workbench, terms)
+        selection = _PrecisionSelection(kept.onnx, plans, beside, workbench, terms)
         selection.prepare()
         first = selection.try_forms()
         selection.leave_out_what_loses(first)
         last = selection.run_in_turns(known=first)
-        return selection.select(last, folder)
+        return selection.select(last, kept, folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -453,7 +440,7 @@ class _PrecisionSelection:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def select(self, runs: dict[str, InterleavedRun], folder: Path) -> SelectedEngines:
+    def select(self, runs: dict[str, InterleavedRun], kept: PreparedGraph, folder: Path) -> Manifest:
         """Select for every plan, and move the selected files into `folder`."""
         verdicts = [self._verdict(plan, runs[plan.label]) for plan in self._plans]
         by_name = {entry.name: entry for entry in self.entries}
@@ -477,13 +464,13 @@ class _PrecisionSelection:
             batches=tuple(verdicts),
             notes=tuple(notes_of(list(runs.values()))),
         )
-        first, *_ = graphs.values()
-        return SelectedEngines(
-            engines=tuple(engines[plan.label] for plan in self._plans),
-            graphs=tuple(graphs.values()),
+        first, *others = graphs.values()
+        return msgspec.structs.replace(
+            kept.manifest(tuple(engines[plan.label] for plan in self._plans)),
+            onnx=first,
+            graphs=tuple(others),
             intermediates=() if self._base.sha256 == first.sha256 else (in_folder(self._base),),
             verdict=verdict,
-            notes=(),
             alarms=verdict_alarms(verdict),
         )
 

@@ -55,8 +55,7 @@ from trtopt.records import (
 )
 from trtopt.requests.build import SweepRequest
 from trtopt.targets import ONNXRUNTIME
-from trtopt.version import __version__
-from trtopt.workflows.build.folder import in_folder, stamp, verified_graphs
+from trtopt.workflows.build.folder import stamp, verified_graphs
 from trtopt.workflows.build.graph import keep_model, prepare_graph
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.listener import Listener
@@ -399,20 +398,9 @@ class Builds:
         kept = keep_model(swept.onnx, swept.source, folder, swept.recipe, backend, listener)
         calib = swept.calib_for(precision)
         recipe = msgspec.structs.replace(swept.recipe, precision=precision, calib=calib)
-        made = prepare_graph(kept.onnx, kept.io, recipe, backend)
-        listener.notes(made.notes)
-        return Manifest(
-            trtopt=__version__,
-            created=now(),
-            argv=command_line(),
-            onnx=in_folder(made.onnx),
-            io=made.io,
-            intermediates=made.intermediates,
-            files=hashes_of(folder),
-            rewrite=kept.rewrite,
-            engines=(),
-            notes=(*kept.notes, *made.notes),
-        )
+        made = prepare_graph(kept, recipe, backend)
+        listener.notes(made.notes[len(kept.notes) :])
+        return msgspec.structs.replace(made.manifest(), files=hashes_of(folder))
 
 
 def _name(precision: str | None) -> str:
