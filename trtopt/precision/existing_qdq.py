@@ -19,7 +19,7 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, reads_of, refill, subgraphs_of, take_name
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, attribute, reads_of, refill, rename_uses, take_name
 from trtopt.onnxio.model_file import ModelFile, array_of, is_external, raw_bytes
 from trtopt.onnxio.weights import constant
 from trtopt.precision.placement.draft import (
@@ -31,7 +31,6 @@ from trtopt.precision.placement.draft import (
     Precision,
     View,
     WeightEdge,
-    attribute,
     is_op,
 )
 from trtopt.precision.placement.place import place
@@ -94,7 +93,10 @@ def is_quantized(model: onnx.ModelProto) -> bool:
 
 
 def take_out(file: ModelFile) -> Existing:
-    """Remove every Q/DQ pair from the main graph, in place, and return their places and scales."""
+    """Remove every Q/DQ pair from the main graph, in place, and return their places and scales.
+
+    Tensors of subgraphs have names of their own: see `name_apart`.
+    """
     found, model = Existing(), file.proto
     _check_domains(model)
     pairs = _pairs(file)
@@ -318,8 +320,7 @@ def _moved(
     if weight.scale.ndim > 1:  # blocks
         return None
     if node.op_type == "Transpose":
-        given = (list(item.ints) for item in node.attribute if item.name == "perm")
-        perm = next(given, list(range(values.ndim))[::-1])
+        perm = attribute(node, "perm", list(range(values.ndim))[::-1])
         return values.transpose(perm), None if axis is None else perm.index(axis)
     sizes = [size for size in shape or () if size is not None]
     if shape is None or len(sizes) < len(shape):
@@ -352,33 +353,16 @@ def _remember(
 
 
 def _bypass(graph: onnx.GraphProto, replacement: Mapping[str, str]) -> None:
-    """Take the pairs out: who read behind one reads in front of it, inside subgraphs too."""
-    inner = [part for part in graphs_of(graph) if part is not graph]
-    local = {item.name for part in inner for item in (*part.input, *part.initializer)}
-    # an output keeps its name, and so does what subgraphs read if its new name means another tensor there
-    named = {value.name for value in graph.output} | {dq for dq, new in replacement.items() if new in local}
+    """Take the pairs out: who reads behind one reads in front of it, inside subgraphs too."""
+    outputs = {value.name for value in graph.output}
     nodes = []
     for node in graph.node:
         if node.op_type not in (_Q, _DQ):
-            _rename(node, replacement, named)
             nodes.append(node)
-        elif node.op_type == _DQ and (name := node.output[0]) in named:
+        elif node.op_type == _DQ and (name := node.output[0]) in outputs:
             nodes.append(onnx.helper.make_node("Identity", [replacement[name]], [name], node.name))
     refill(graph.node, nodes)
-
-
-def _rename(node: onnx.NodeProto, replacement: Mapping[str, str], named: set[str]) -> None:
-    """Let the node read other tensors; inside its subgraphs all but those in `named` and its own."""
-    for index, name in enumerate(node.input):
-        node.input[index] = replacement.get(name, name)
-    for part in subgraphs_of(node):
-        own = {name for item in part.node for name in item.output}
-        own |= {item.name for item in (*part.input, *part.initializer)} | named
-        outer = {name: new for name, new in replacement.items() if name not in own}
-        for item in part.node:
-            _rename(item, outer, named)
-        for value in part.output:
-            value.name = outer.get(value.name, value.name)
+    rename_uses(graph, replacement, makers=False)
 
 
 # A plan for a model that brought Q/DQ along: what training placed stays, what it missed is added.

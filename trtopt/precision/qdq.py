@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import WEAK_TYPES, graphs_of, reads_of, refill, take_name
+from trtopt.onnxio.graph_walk import WEAK_TYPES, attribute, graphs_of, reads_of, refill, take_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.weights import constant, constant_of_parts, runs_of_rows
 from trtopt.precision.placement.draft import Edge, Plan, Precision, WeightEdge
@@ -282,7 +282,7 @@ class _Writer:
         perms: list[Any] = []
         root = tensor
         while (node := self._maker.get(root)) is not None:
-            perms.append(next((list(item.ints) for item in node.attribute if item.name == "perm"), None))
+            perms.append(attribute(node, "perm"))
             if node.op_type == "Identity":
                 perms.pop()
             root = node.input[0]
@@ -373,7 +373,7 @@ class _Writer:
 
 def _tell_kernel(node: onnx.NodeProto, shape: Sequence[int]) -> None:
     """Write a convolution's kernel size into it: TensorRT 8.6 does not look at a kernel that a DQ makes."""
-    if node.op_type == "Conv" and not any(item.name == "kernel_shape" for item in node.attribute):
+    if node.op_type == "Conv" and attribute(node, "kernel_shape") is None:
         node.attribute.append(onnx.helper.make_attribute("kernel_shape", list(shape[2:])))
 
 

@@ -20,12 +20,12 @@ from trtopt.files.atomic import cannot_write, scratch_folder
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.external_data import size_in_bytes
 from trtopt.onnxio.extraction import with_nodes
-from trtopt.onnxio.graph_walk import reads_of, refill
+from trtopt.onnxio.graph_walk import attribute, reads_of, refill
 from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import ModelFile, array_of, runnable
 from trtopt.onnxio.shape_inference import LARGE_BYTES
 from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
-from trtopt.precision.placement.draft import Precision, attribute, is_op
+from trtopt.precision.placement.draft import Precision, is_op
 from trtopt.precision.qdq import dequantize_weight, drop_unread, quantize_weight
 
 _PREPACK_BYTES = 256 << 20

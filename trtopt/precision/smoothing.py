@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.errors import ArtifactError
-from trtopt.onnxio.graph_walk import names_in, unused_name
+from trtopt.onnxio.graph_walk import attribute, names_in, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
 from trtopt.precision.observe import ChannelValues, PerChannel, observe
-from trtopt.precision.placement.draft import NORMS, Dims, Node, PlacementOptions, Use, View, attribute, is_op
+from trtopt.precision.placement.draft import NORMS, Dims, Node, PlacementOptions, Use, View, is_op
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.products import Weighted, weighted
 from trtopt.precision.qdq import drop_unread
@@ -144,7 +144,7 @@ def _linear_makers(view: View, tensor: str, channels: int, heads: int = 0) -> li
         is_passed = split[0] != split[1] and heads == (2 if split[1] else 0)
         return _linear_behind(view, node, 0, channels, 2 * split[0]) if is_passed else []
     if is_op(node, "Transpose") and heads:
-        is_swap = any(list(item.ints) == [0, 2, 1, 3] for item in node.attribute if item.name == "perm")
+        is_swap = attribute(node, "perm") == [0, 2, 1, 3]
         return _linear_behind(view, node, 0, channels, 3 - heads) if is_swap else []
     if len(computed) == 2 and is_op(node, "MatMul") and heads != 2:
         return _linear_behind(view, node, 1, channels, heads)

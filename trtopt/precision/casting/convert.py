@@ -14,7 +14,7 @@ from dataclasses import replace
 import onnx
 
 from trtopt.errors import ModelError
-from trtopt.onnxio.graph_walk import Part, graphs_of, refill, subgraphs_of, take_name
+from trtopt.onnxio.graph_walk import Part, attribute, graphs_of, refill, subgraphs_of, take_name
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT, check, types_of
 from trtopt.onnxio.weights import converted
@@ -217,7 +217,7 @@ class _Converter:
         """Whether the node is a Cast to the type that its input has by now; an output needs its node."""
         if node.op_type != "Cast" or node.output[0] in outputs:
             return False
-        to = self._low if self._lowers_output(node) else next(i.i for i in node.attribute if i.name == "to")
+        to = self._low if self._lowers_output(node) else attribute(node, "to")
         return self._types.get(node.input[0]) == to
 
     def _lowers_output(self, node: onnx.NodeProto) -> bool:
@@ -262,8 +262,8 @@ def _retype(node: onnx.NodeProto, low: int) -> None:
         if item.name in ("to", "output_dtype") and item.i == FLOAT:
             item.i = low
     if node.op_type == "ConstantOfShape":
-        kept = [item for item in node.attribute if item.name == "value"]
-        value = onnx.numpy_helper.to_array(kept[0].t) if kept else [0.0]
+        kept = attribute(node, "value")
+        value = onnx.numpy_helper.to_array(kept) if kept else [0.0]
         del node.attribute[:]
         node.attribute.append(
             onnx.helper.make_attribute("value", onnx.helper.make_tensor("value", low, [1], value))

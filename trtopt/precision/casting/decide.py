@@ -9,7 +9,15 @@ from itertools import compress
 
 import onnx
 
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames, Part, graphs_of, opset_of, subgraphs_of
+from trtopt.onnxio.graph_walk import (
+    OWN_DOMAINS,
+    DisjointNames,
+    Part,
+    attribute,
+    graphs_of,
+    opset_of,
+    subgraphs_of,
+)
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.shape_inference import FLOAT, LOW
 from trtopt.precision.casting.rules import (
@@ -350,7 +358,7 @@ def _kept(node: onnx.NodeProto, rule: KeepRule, reason: str) -> KeptNode:
 
 
 def _reduces(node: onnx.NodeProto) -> bool:
-    return any(item.name == "reduction" and item.s != b"none" for item in node.attribute)
+    return bool(attribute(node, "reduction", b"none") != b"none")
 
 
 def islands(nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places], edge: set[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trtopt.precision.placement.draft import ACTIVATIONS, RESHAPES, Draft, Node, View, attribute, is_op
+from trtopt.onnxio.graph_walk import attribute
+from trtopt.precision.placement.draft import ACTIVATIONS, RESHAPES, Draft, Node, View, is_op
 from trtopt.precision.placement.products import is_own_gate
 
 # Of a residual Add the skip branch alone carries Q/DQ, or both behind an activation.
@@ -245,8 +246,7 @@ def _quantize_one_input(draft: Draft, node: Node, rule: str) -> None:
 
 
 def _is_nearest(node: Node) -> bool:
-    mode = next((item.s for item in node.attribute if item.name == "mode"), b"nearest")
-    return is_op(node, "Resize") and mode == b"nearest"
+    return is_op(node, "Resize") and attribute(node, "mode", b"nearest") == b"nearest"
 
 
 def _decide_concat(draft: Draft, node: Node) -> None:
@@ -268,7 +268,7 @@ def _decide_concat(draft: Draft, node: Node) -> None:
 
 
 def _joins_channels(view: View, node: Node) -> bool:
-    axis, shape = attribute(node, "axis"), view.shape(node.input[0])
+    axis, shape = attribute(node, "axis", 0), view.shape(node.input[0])
     return axis == 1 or (shape is not None and axis == 1 - len(shape))
 
 

@@ -111,11 +111,6 @@ def is_op(node: Node, *ops: str) -> bool:
     return node.op_type in ops and node.domain in OWN_DOMAINS
 
 
-def attribute(node: Node, name: str, default: int = 0) -> int:
-    """An integer attribute."""
-    return next((int(item.i) for item in node.attribute if item.name == name), default)
-
-
 def _type_of(value: onnx.ValueInfoProto) -> tuple[int | None, Dims | None]:
     tensor = value.type.tensor_type
     dims = tuple(

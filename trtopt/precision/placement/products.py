@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trtopt.onnxio.graph_walk import subgraphs_of
+from trtopt.onnxio.graph_walk import attribute, subgraphs_of
 from trtopt.onnxio.model_file import is_external
 from trtopt.precision.placement.draft import (
     ACTIVATIONS,
@@ -16,7 +16,6 @@ from trtopt.precision.placement.draft import (
     PlacementOptions,
     View,
     WeightEdge,
-    attribute,
     is_op,
 )
 
@@ -176,7 +175,7 @@ def _of_gemm(view: View, node: Node) -> Weighted | None:
     if shape is None or len(shape) != 2:
         return None
     axis = 0 if attribute(node, "transB") else 1
-    rows = activation[attribute(node, "transA")] if activation and len(activation) == 2 else None
+    rows = activation[attribute(node, "transA", 0)] if activation and len(activation) == 2 else None
     return Weighted(node, 0, 1, axis, k=shape[1 - axis], n=shape[axis], rows=rows)
 
 
@@ -201,7 +200,7 @@ def _known(view: View, tensor: str) -> tuple[int, ...] | None:
     root, transposes = view.behind_moves(tensor)
     shape = tuple(view.constants[root].dims)
     for node in reversed(transposes):
-        perm = next((item.ints for item in node.attribute if item.name == "perm"), None)
+        perm = attribute(node, "perm")
         shape = tuple(shape[axis] for axis in perm) if perm else shape[::-1]
     return shape
 
@@ -358,8 +357,7 @@ def _before_pad(view: View, node: Node, index: int) -> tuple[Node, int]:
 def _fill_is_exact(view: View, pad: Node) -> bool:
     import onnx
 
-    mode = next((item.s for item in pad.attribute if item.name == "mode"), b"constant")
-    if mode != b"constant" or len(pad.input) < 3 or not pad.input[2]:
+    if attribute(pad, "mode", b"constant") != b"constant" or len(pad.input) < 3 or not pad.input[2]:
         return True
     fill = view.constants.get(pad.input[2])
     return fill is not None and not is_external(fill) and not onnx.numpy_helper.to_array(fill).any()
