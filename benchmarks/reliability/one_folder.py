@@ -37,9 +37,9 @@ def work(folder: Path, name: str, rounds: int) -> None:
 
     store = TimingStore(folder / "store")
     for number in range(rounds):
-        before = store.load(IDENTITY, TERMS)
+        before = store.file(IDENTITY, TERMS).load()
         blob = (before.blob if before else b"") + f"{name} {number}\n".encode()
-        store.save(blob, IDENTITY, TERMS, grown_from=before, merge=union)
+        store.file(IDENTITY, TERMS).save(blob, grown_from=before, merge=union)
         trtopt.build(DIGITS, folder / "out", backend="onnxruntime", rewrite="none", verdict=False)
 
 
@@ -58,7 +58,7 @@ def main() -> None:
         command = [sys.executable, __file__, "--rounds", str(request.rounds), "--worker", scratch]
         workers = [subprocess.Popen([*command, f"process{index}"]) for index in range(request.processes)]
         failures = sum(worker.wait() != 0 for worker in workers)
-        found = TimingStore(Path(scratch) / "store").load(IDENTITY, TERMS)
+        found = TimingStore(Path(scratch) / "store").file(IDENTITY, TERMS).load()
         entries = len(found.blob.splitlines()) if found else 0
         check = check_folder(Path(scratch) / "out")
         left = sorted(path.name for path in Path(scratch).iterdir())

@@ -26,12 +26,12 @@ def store(trtopt_cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> TimingSto
     monkeypatch.setenv("TRTOPT_CACHE_DIR", str(store.folder))
     for level in (3, 5):
         terms = CacheTerms(opt_level=level)
-        store.save(b"x" * level, L4, terms, grown_from=None, merge=lambda ours, theirs: ours)
+        store.file(L4, terms).save(b"x" * level, grown_from=None, merge=lambda ours, theirs: ours)
     return store
 
 
 def path(store: TimingStore, level: int) -> Path:
-    return store.path(L4, CacheTerms(opt_level=level))
+    return store.file(L4, CacheTerms(opt_level=level)).path
 
 
 def test_the_caches_are_listed_and_reported(trtopt_cli: CommandLine, store: TimingStore) -> None:

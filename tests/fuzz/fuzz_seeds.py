@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 import trtopt
 from tests.support.paths import DATA, ROOT
 from trtopt.api import profile
-from trtopt.builder.timing_cache import identity_of, save_cache
+from trtopt.builder.timing_cache import CacheFile, identity_of
 from trtopt.device.backends import open_builder
 from trtopt.files.manifests import write_manifest
 from trtopt.records import AllocationEvent, MemoryPass, to_json
@@ -149,7 +149,7 @@ def _results(folder: Path) -> None:
     (folder / "cache").mkdir()
     here = identity_of(builder.backend, builder.device)
     cache = folder / "cache" / "timing.cache"
-    save_cache(cache, b"\x01\x02" * 200, here, grown_from=None, merge=lambda ours, _: ours)
+    CacheFile(cache, here).save(b"\x01\x02" * 200, grown_from=None, merge=lambda ours, _: ours)
 
 
 def _allocations() -> MemoryPass:

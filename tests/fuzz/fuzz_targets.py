@@ -192,11 +192,11 @@ def _table(path: Path) -> None:
 
 
 def _cache(path: Path) -> None:
-    from trtopt.builder.timing_cache import identity_of, load_cache
+    from trtopt.builder.timing_cache import CacheFile, identity_of
     from trtopt.device.backends import open_builder
 
     builder = open_builder("onnxruntime")
-    load_cache(path, identity_of(builder.backend, builder.device))
+    CacheFile(path, identity_of(builder.backend, builder.device)).load()
 
 
 def _inspector(path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
-from trtopt.builder.timing_cache import identity_of, load_cache
+from trtopt.builder.timing_cache import CacheFile, identity_of
 from trtopt.device.api import AllocationTracker
 from trtopt.device.backends import open_builder, open_cuda_device, open_target
 from trtopt.errors import (
@@ -233,7 +233,7 @@ def test_two_concurrent_builds_lose_nothing_of_a_shared_timing_cache(tmp_path: P
 
 def test_a_timing_cache_of_another_gpu_is_refused_with_the_reason(built: Path, tmp_path: Path) -> None:
     here = identity_of(open_builder("tensorrt").backend, open_builder("tensorrt").device)
-    stored = load_cache(built / "timing.cache", here)
+    stored = CacheFile(built / "timing.cache", here).load()
     assert stored is not None
     content = (built / "timing.cache").read_bytes().replace(here.gpu.encode(), b"NVIDIA Other")
     (tmp_path / "other.cache").write_bytes(content)

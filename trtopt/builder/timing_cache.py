@@ -65,11 +65,6 @@ class StoredCache:
     blob: bytes
 
     @property
-    def identity(self) -> Identity | None:
-        """Where it was made, if it says so."""
-        return self.header.identity if self.header else None
-
-    @property
     def sha256(self) -> str:
         """Hash of TensorRT's bytes alone."""
         return hashlib.sha256(self.blob).hexdigest()
@@ -91,44 +86,72 @@ def terms_of(settings: BuildSettings) -> CacheTerms:
     return cache_terms(settings, CacheTerms)
 
 
-def load_cache(path: Path, here: Identity, terms: CacheTerms | None = None) -> StoredCache | None:
-    """The cache in `path`, or None if the file does not exist yet. With `terms` it must be of those."""
-    if not path.exists():
-        return None
-    stored = read_cache(path)
-    if stored.identity is not None and stored.identity != here:
-        raise TimingCacheError(
-            f"{path}: this timing cache was made elsewhere: {_difference(stored.identity, here)}",
-            "give another --timing-cache file for this machine; one that does not exist yet is made",
-        )
-    if terms is not None and (stored.header is None or stored.header.terms != terms):
-        raise TimingCacheError(
-            f"{path}: this timing cache was made with other builder settings than its name says", "remove it"
-        )
-    return stored
+@dataclass(frozen=True)
+class CacheFile:
+    """A file for what is timed `here`; one of a store's is for builds of certain `terms`."""
 
+    path: Path
+    here: Identity
+    terms: CacheTerms | None = None
+    store: TimingStore | None = None
 
-def save_cache(
-    path: Path,
-    blob: bytes,
-    here: Identity,
-    *,
-    grown_from: StoredCache | None,
-    merge: Callable[[bytes, bytes], bytes],
-    terms: CacheTerms | None = None,
-) -> StoredCache:
-    """Write `blob`, merged with what another build has saved since `grown_from` was read.
+    def load(self) -> StoredCache | None:
+        """What is in it, or None if it does not exist yet."""
+        if not self.path.exists():
+            return None
+        stored = read_cache(self.path)
+        header = stored.header
+        if header is not None and header.identity != self.here:
+            raise TimingCacheError(
+                f"{self.path}: this timing cache was made elsewhere: {_difference(header, self.here)}",
+                "give another --timing-cache file for this machine; one that does not exist yet is made",
+            )
+        if self.terms is not None and (header is None or header.terms != self.terms):
+            raise TimingCacheError(
+                f"{self.path}: this timing cache was made with other builder settings than its name says",
+                "remove it",
+            )
+        if self.store is not None:
+            with suppress(OSError):
+                os.utime(self.path)  # eviction goes by it
+        return stored
 
-    `merge(ours, theirs)` is TensorRT's.
-    """
-    with lock(path):
-        remove_abandoned(path)
-        present = load_cache(path, here, terms)
-        others_wrote = present is not None and (grown_from is None or present.blob != grown_from.blob)
-        if present is not None and others_wrote and present.blob != blob:
-            blob = merge(blob, present.blob)
-        known = present.header if present and present.header else header_of(here, terms)
-        return write_cache(path, known, blob)
+    def save(
+        self, blob: bytes, *, grown_from: StoredCache | None, merge: Callable[[bytes, bytes], bytes]
+    ) -> StoredCache:
+        """Write `blob`, merged with what another build has saved since `grown_from` was read.
+
+        `merge(ours, theirs)` is TensorRT's.
+        """
+        with lock(self.path):
+            remove_abandoned(self.path)
+            present = self.load()
+            others_wrote = present is not None and (grown_from is None or present.blob != grown_from.blob)
+            if present is not None and others_wrote and present.blob != blob:
+                blob = merge(blob, present.blob)
+            known = present.header if present and present.header else header_of(self.here, self.terms)
+            saved = write_cache(self.path, known, blob)
+        if self.store is not None:
+            self.store.prune(self.store.limit_bytes, keep=self.path)
+        return saved
+
+    def set_aside(self, refused: StoredCache | None = None) -> Path | None:
+        """Give a file that raises, or that TensorRT has refused, a name under which nothing reads it.
+
+        None if it is gone by now, or another process has written a good one since.
+        """
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%f")
+        aside = self.path.with_name(f"{self.path.name}.{stamp}{ASIDE}")
+        with lock(self.path):
+            try:
+                found = self.load()
+            except TimingCacheError:
+                pass
+            else:
+                if found is None or refused is None or found.blob != refused.blob:
+                    return None
+            os.replace(self.path, aside)
+        return aside
 
 
 def header_of(identity: Identity, terms: CacheTerms | None) -> Header:
@@ -199,56 +222,12 @@ class TimingStore:
     folder: Path
     limit_bytes: int = LIMIT_BYTES
 
-    def path(self, identity: Identity, terms: CacheTerms) -> Path:
-        """The file for builds of these settings on this machine: readable, and unique by a hash of both."""
+    def file(self, identity: Identity, terms: CacheTerms) -> CacheFile:
+        """That for builds of these settings on this machine: readable, and unique by a hash of both."""
         digest = hashlib.sha256(to_json(header_of(identity, terms), indent=None)).hexdigest()
         words = f"{identity.backend.name}-{identity.backend.version}-{identity.gpu}"
-        return self.folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', words)}-{digest[:_KEY_DIGITS]}{SUFFIX}"
-
-    def load(self, identity: Identity, terms: CacheTerms) -> StoredCache | None:
-        """What earlier builds have timed; a file that raises is to be set aside."""
-        path = self.path(identity, terms)
-        found = load_cache(path, identity, terms)
-        if found is not None:
-            with suppress(OSError):
-                os.utime(path)  # eviction goes by it
-        return found
-
-    def save(
-        self,
-        blob: bytes,
-        identity: Identity,
-        terms: CacheTerms,
-        *,
-        grown_from: StoredCache | None,
-        merge: Callable[[bytes, bytes], bytes],
-    ) -> StoredCache:
-        """Add what a build has timed to what is there, and make room if the store has outgrown its bound."""
-        path = self.path(identity, terms)
-        saved = save_cache(path, blob, identity, terms=terms, grown_from=grown_from, merge=merge)
-        self.prune(self.limit_bytes, keep=path)
-        return saved
-
-    def set_aside(
-        self, identity: Identity, terms: CacheTerms, refused: StoredCache | None = None
-    ) -> Path | None:
-        """Give a file that raises, or that TensorRT has refused, a name under which nothing reads it.
-
-        None if it is gone by now, or another process has written a good one since.
-        """
-        path = self.path(identity, terms)
-        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%f")
-        aside = path.with_name(f"{path.name}.{stamp}{ASIDE}")
-        with lock(path):
-            try:
-                found = load_cache(path, identity, terms)
-            except TimingCacheError:
-                pass
-            else:
-                if found is None or refused is None or found.blob != refused.blob:
-                    return None
-            os.replace(path, aside)
-        return aside
+        name = f"{re.sub(r'[^A-Za-z0-9.]+', '-', words)}-{digest[:_KEY_DIGITS]}{SUFFIX}"
+        return CacheFile(self.folder / name, identity, terms, self)
 
     def entries(self) -> tuple[CacheEntry, ...]:
         """Every file, the latest used first; damaged ones and those that were set aside with the reason."""
@@ -315,7 +294,7 @@ def _header_in(path: Path) -> tuple[Header | None, str | None]:
         return None, error.problem
     if header is None or header.terms is None:
         return None, "does not say where and for what it was made"
-    if TimingStore(path.parent).path(header.identity, header.terms) != path:
+    if TimingStore(path.parent).file(header.identity, header.terms).path != path:
         return None, "is not the cache that its name stands for"
     return header, None
 
@@ -333,17 +312,17 @@ class BuildCaches:
     def __init__(self, builder: EngineBuilder, plan: BuildPlan, file: str | None, store: str | None) -> None:
         self._builder = builder
         self._plan = plan
-        self._file = Path(file) if file and builder.uses_timing_cache else None
-        self._store = TimingStore(Path(store)) if store and builder.uses_timing_cache else None
-        self._here = identity_of(builder.backend, builder.device)
-        self._terms = terms_of(plan.settings)
+        here, terms = identity_of(builder.backend, builder.device), terms_of(plan.settings)
+        takes = builder.uses_timing_cache
+        self._file = CacheFile(Path(file), here) if file and takes else None
+        self._stored = TimingStore(Path(store)).file(here, terms) if store and takes else None
         self._began_with: StoredCache | None = None
         self._is_stores = False
         self.notes: list[str] = []
 
     def start(self) -> StoredCache | None:
         """What to start from: the file's, else the store's."""
-        from_file = load_cache(self._file, self._here) if self._file is not None else None
+        from_file = self._file.load() if self._file is not None else None
         from_store = self._load_stored()
         self._began_with = from_file or from_store
         self._is_stores = from_file is None
@@ -352,10 +331,8 @@ class BuildCaches:
     @property
     def begun_with(self) -> Path | None:
         """The file that `start` has read."""
-        if self._began_with is None or not self._is_stores:
-            return self._file if self._began_with is not None else None
-        assert self._store is not None
-        return self._store.path(self._here, self._terms)
+        file = self._stored if self._is_stores else self._file
+        return file.path if file is not None and self._began_with is not None else None
 
     def refused(self, error: TimingCacheError) -> None:
         """TensorRT refuses what the build started from: the store's is set aside, so that it can go on."""
@@ -387,12 +364,10 @@ class BuildCaches:
         saved = None
         grown_from = self._began_with  # `blob` has it, wherever it came from: neither place needs it merged
         if self._file is not None:
-            saved = save_cache(self._file, blob, self._here, grown_from=grown_from, merge=self._union)
-        if self._store is not None:
+            saved = self._file.save(blob, grown_from=grown_from, merge=self._union)
+        if self._stored is not None:
             try:
-                stored = self._store.save(
-                    blob, self._here, self._terms, grown_from=grown_from, merge=self._union
-                )
+                stored = self._stored.save(blob, grown_from=grown_from, merge=self._union)
                 saved = saved or stored
             except TimingCacheError as error:
                 self._set_aside(error)
@@ -402,10 +377,8 @@ class BuildCaches:
 
     def _load_stored(self) -> StoredCache | None:
         """The store's; one that is damaged makes way for what this build will save."""
-        if self._store is None:
-            return None
         try:
-            return self._store.load(self._here, self._terms)
+            return self._stored.load() if self._stored is not None else None
         except TimingCacheError as error:
             self._set_aside(error)
             return None
@@ -422,9 +395,9 @@ class BuildCaches:
             return max(theirs, ours, key=len)
 
     def _set_aside(self, error: TimingCacheError, refused: StoredCache | None = None) -> None:
-        assert self._store is not None
+        assert self._stored is not None
         try:
-            aside = self._store.set_aside(self._here, self._terms, refused)
+            aside = self._stored.set_aside(refused)
         except OutputError as failure:
             self.notes.append(f"a timing cache of the store is not used: {error.problem}; {failure.problem}")
             return

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from trtopt.builder.timing_cache import StoredCache, header_of, identity_of, load_cache, save_cache
+from trtopt.builder.timing_cache import CacheFile, StoredCache, header_of, identity_of
 from trtopt.errors import OutputError, TimingCacheError
 from trtopt.files.bounded_reading import MAX_BYTES
 from trtopt.records import Backend, DeviceInfo, Identity, to_json
@@ -52,7 +52,7 @@ def never(ours: bytes, theirs: bytes) -> bytes:
 def put(path: Path, blob: bytes, here: Identity = HERE) -> StoredCache:
     """Somebody's build saves `blob`."""
     path.unlink(missing_ok=True)
-    return save_cache(path, blob, here, grown_from=None, merge=never)
+    return CacheFile(path, here).save(blob, grown_from=None, merge=never)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def file(tmp_path: Path) -> Path:
 )
 def test_a_cache_is_read_as_it_was_saved(file: Path, blob: bytes) -> None:
     saved = put(file, blob)
-    read = load_cache(file, HERE)
+    read = CacheFile(file, HERE).load()
     assert read == saved == stored(blob)
     assert read.sha256 == saved.sha256
 
@@ -78,13 +78,13 @@ def test_the_hash_of_a_cache_is_that_of_tensorrts_own_bytes(file: Path) -> None:
 
 
 def test_a_file_that_does_not_exist_is_no_cache(file: Path) -> None:
-    assert load_cache(file, HERE) is None
+    assert CacheFile(file, HERE).load() is None
 
 
 @pytest.mark.parametrize("content", [b"ftrt\x00\x01 of another tool's", b"", b"trtopt timing cach"])
 def test_a_file_without_the_header_is_another_tools_and_read_whole(file: Path, content: bytes) -> None:
     file.write_bytes(content)
-    assert load_cache(file, HERE) == StoredCache(None, content)
+    assert CacheFile(file, HERE).load() == StoredCache(None, content)
 
 
 @pytest.mark.parametrize("field", Identity.__struct_fields__)
@@ -92,7 +92,7 @@ def test_a_cache_made_elsewhere_is_refused_with_what_differs(file: Path, field: 
     there = msgspec.structs.replace(HERE, **{field: ELSEWHERE[field]})
     put(file, b"blob", there)
     with pytest.raises(TimingCacheError) as caught:
-        load_cache(file, HERE)
+        CacheFile(file, HERE).load()
     said = f"{field.replace('_', ' ')} {ELSEWHERE[field]}, here {getattr(HERE, field)}"
     assert caught.value.problem == f"{file}: this timing cache was made elsewhere: {said}"
     assert "--timing-cache" in caught.value.remedy
@@ -101,7 +101,7 @@ def test_a_cache_made_elsewhere_is_refused_with_what_differs(file: Path, field: 
 def test_everything_that_differs_is_reported(file: Path) -> None:
     put(file, b"blob", Identity(**ELSEWHERE))
     with pytest.raises(TimingCacheError) as caught:
-        load_cache(file, HERE)
+        CacheFile(file, HERE).load()
     for field in Identity.__struct_fields__:
         assert f"{field.replace('_', ' ')} {ELSEWHERE[field]}, here" in caught.value.problem
 
@@ -136,7 +136,7 @@ def test_a_damaged_header_is_refused(file: Path, damage: Any) -> None:
     put(file, b"blob")
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(TimingCacheError, match="a damaged timing cache") as caught:
-        load_cache(file, HERE)
+        CacheFile(file, HERE).load()
     assert str(file) in caught.value.problem
 
 
@@ -146,19 +146,19 @@ def test_a_cache_whose_bytes_have_changed_is_refused(file: Path) -> None:
     for damaged in (whole[:-1], whole + b"b", whole[:-4] + b"blub"):
         file.write_bytes(damaged)
         with pytest.raises(TimingCacheError, match="its bytes are not those that were written"):
-            load_cache(file, HERE)
+            CacheFile(file, HERE).load()
 
 
 def test_a_cache_from_before_hashes_were_kept_is_read(file: Path) -> None:
     file.write_bytes(b"trtopt timing cache 1\n" + to_json(HERE, indent=None) + b"blob")
-    assert load_cache(file, HERE) == StoredCache(header_of(HERE, None), b"blob")
+    assert CacheFile(file, HERE).load() == StoredCache(header_of(HERE, None), b"blob")
 
 
 def test_a_file_larger_than_a_cache_can_be_is_not_read(file: Path) -> None:
     with file.open("wb") as sparse:
         sparse.truncate(MAX_BYTES + 1)
     with pytest.raises(TimingCacheError, match="larger than the 1024 MiB"):
-        load_cache(file, HERE)
+        CacheFile(file, HERE).load()
 
 
 def test_every_cut_inside_the_header_is_refused_or_taken_for_another_tools(file: Path) -> None:
@@ -168,77 +168,77 @@ def test_every_cut_inside_the_header_is_refused_or_taken_for_another_tools(file:
     for end in range(len(whole) - len(b"blob")):
         file.write_bytes(whole[:end])
         if end < magic:
-            assert load_cache(file, HERE) == StoredCache(None, whole[:end])
+            assert CacheFile(file, HERE).load() == StoredCache(None, whole[:end])
         else:
             with pytest.raises(TimingCacheError):
-                load_cache(file, HERE)
+                CacheFile(file, HERE).load()
 
 
 def test_a_folder_is_no_timing_cache(tmp_path: Path) -> None:
     with pytest.raises(TimingCacheError):
-        load_cache(tmp_path, HERE)
+        CacheFile(tmp_path, HERE).load()
 
 
 # ── saving ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_first_cache_is_saved_without_a_merge(file: Path) -> None:
-    saved = save_cache(file, b"ours\n", HERE, grown_from=None, merge=never)
-    assert saved == load_cache(file, HERE) == stored(b"ours\n")
+    saved = CacheFile(file, HERE).save(b"ours\n", grown_from=None, merge=never)
+    assert saved == CacheFile(file, HERE).load() == stored(b"ours\n")
 
 
 def test_a_cache_that_grew_from_what_is_still_there_is_saved_without_a_merge(file: Path) -> None:
     put(file, b"old\n")
-    grown_from = load_cache(file, HERE)
-    save_cache(file, b"old\nours\n", HERE, grown_from=grown_from, merge=never)
-    assert load_cache(file, HERE) == stored(b"old\nours\n")
+    grown_from = CacheFile(file, HERE).load()
+    CacheFile(file, HERE).save(b"old\nours\n", grown_from=grown_from, merge=never)
+    assert CacheFile(file, HERE).load() == stored(b"old\nours\n")
 
 
 def test_a_cache_that_another_build_has_written_meanwhile_is_merged_once(file: Path) -> None:
     put(file, b"old\n")
-    grown_from = load_cache(file, HERE)
+    grown_from = CacheFile(file, HERE).load()
     put(file, b"old\ntheirs\n")
     merge = Union()
-    saved = save_cache(file, b"old\nours\n", HERE, grown_from=grown_from, merge=merge)
+    saved = CacheFile(file, HERE).save(b"old\nours\n", grown_from=grown_from, merge=merge)
     assert merge.calls == [(b"old\nours\n", b"old\ntheirs\n")]
-    assert saved == load_cache(file, HERE) == stored(b"old\nours\ntheirs\n")
+    assert saved == CacheFile(file, HERE).load() == stored(b"old\nours\ntheirs\n")
 
 
 def test_a_cache_that_has_appeared_meanwhile_is_merged_once(file: Path) -> None:
     put(file, b"theirs\n")
     merge = Union()
-    save_cache(file, b"ours\n", HERE, grown_from=None, merge=merge)
+    CacheFile(file, HERE).save(b"ours\n", grown_from=None, merge=merge)
     assert merge.calls == [(b"ours\n", b"theirs\n")]
-    assert load_cache(file, HERE) == stored(b"ours\ntheirs\n")
+    assert CacheFile(file, HERE).load() == stored(b"ours\ntheirs\n")
 
 
 def test_a_cache_that_another_build_has_written_alike_is_not_merged(file: Path) -> None:
     put(file, b"old\n")
-    grown_from = load_cache(file, HERE)
+    grown_from = CacheFile(file, HERE).load()
     put(file, b"same\n")
-    save_cache(file, b"same\n", HERE, grown_from=grown_from, merge=never)
-    assert load_cache(file, HERE) == stored(b"same\n")
+    CacheFile(file, HERE).save(b"same\n", grown_from=grown_from, merge=never)
+    assert CacheFile(file, HERE).load() == stored(b"same\n")
 
 
 def test_a_cache_that_has_vanished_meanwhile_is_saved_without_a_merge(file: Path) -> None:
     grown_from = put(file, b"old\n")
     file.unlink()
-    save_cache(file, b"old\nours\n", HERE, grown_from=grown_from, merge=never)
-    assert load_cache(file, HERE) == stored(b"old\nours\n")
+    CacheFile(file, HERE).save(b"old\nours\n", grown_from=grown_from, merge=never)
+    assert CacheFile(file, HERE).load() == stored(b"old\nours\n")
 
 
 def test_another_tools_cache_that_was_read_is_replaced_by_what_grew_from_it(file: Path) -> None:
     file.write_bytes(b"foreign\n")
-    grown_from = load_cache(file, HERE)
-    save_cache(file, b"foreign\nours\n", HERE, grown_from=grown_from, merge=never)
-    assert load_cache(file, HERE) == stored(b"foreign\nours\n")
+    grown_from = CacheFile(file, HERE).load()
+    CacheFile(file, HERE).save(b"foreign\nours\n", grown_from=grown_from, merge=never)
+    assert CacheFile(file, HERE).load() == stored(b"foreign\nours\n")
 
 
 def test_a_cache_of_elsewhere_that_has_appeared_meanwhile_is_refused_and_kept(file: Path) -> None:
     put(file, b"theirs\n", msgspec.structs.replace(HERE, gpu="NVIDIA A10"))
     before = file.read_bytes()
     with pytest.raises(TimingCacheError, match="gpu NVIDIA A10, here NVIDIA L4"):
-        save_cache(file, b"ours\n", HERE, grown_from=None, merge=never)
+        CacheFile(file, HERE).save(b"ours\n", grown_from=None, merge=never)
     assert file.read_bytes() == before
 
 
@@ -249,17 +249,17 @@ def test_a_merge_that_fails_leaves_the_file_as_it_was_and_its_lock_free(file: Pa
     put(file, b"theirs\n")
     before = file.read_bytes()
     with pytest.raises(TimingCacheError, match="do not belong together"):
-        save_cache(file, b"ours\n", HERE, grown_from=None, merge=fail)
+        CacheFile(file, HERE).save(b"ours\n", grown_from=None, merge=fail)
     assert file.read_bytes() == before
     merge = Union()
-    save_cache(file, b"ours\n", HERE, grown_from=None, merge=merge)
-    assert load_cache(file, HERE) == stored(b"ours\ntheirs\n")
+    CacheFile(file, HERE).save(b"ours\n", grown_from=None, merge=merge)
+    assert CacheFile(file, HERE).load() == stored(b"ours\ntheirs\n")
 
 
 def test_a_cache_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
-        save_cache(tmp_path / "file" / "timing.cache", b"", HERE, grown_from=None, merge=never)
+        CacheFile(tmp_path / "file" / "timing.cache", HERE).save(b"", grown_from=None, merge=never)
 
 
 # ── many builds at once ─────────────────────────────────────────────────────────────────────────────────
@@ -268,7 +268,7 @@ PROCESSES, ROUNDS = 8, 20
 WRITER = """
 import sys
 from pathlib import Path
-from trtopt.builder.timing_cache import load_cache, save_cache
+from trtopt.builder.timing_cache import CacheFile
 from trtopt.records import Identity, from_json
 
 def union(ours, theirs):
@@ -279,9 +279,9 @@ file, here = Path(file), from_json(here.encode(), Identity)
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(rounds)):
-    before = load_cache(file, here)
+    before = CacheFile(file, here).load()
     blob = (before.blob if before else b"") + f"{name} {number}\\n".encode()
-    save_cache(file, blob, here, grown_from=before, merge=union)
+    CacheFile(file, here).save(blob, grown_from=before, merge=union)
 """
 
 
@@ -306,7 +306,7 @@ def test_builds_that_save_at_once_lose_nothing(file: Path) -> None:
         writer.stdin.flush()
     complaints = [writer.communicate(timeout=60)[1] for writer in writers]
     assert complaints == [""] * PROCESSES
-    cache = load_cache(file, HERE)
+    cache = CacheFile(file, HERE).load()
     assert cache is not None
     expected = [f"process{process} {number}" for process in range(PROCESSES) for number in range(ROUNDS)]
     assert sorted(cache.blob.decode().splitlines()) == sorted(expected)

@@ -13,10 +13,10 @@ from tests.support.trt_exercise import DIGITS, IMAGES, OPEN, builder, every_sett
 from tests.support.trt_surface import Surface
 from trtopt.builder.engine import BuildJob, build_engine, summary
 from trtopt.builder.timing_cache import (
+    CacheFile,
     TimingStore,
     header_of,
     identity_of,
-    load_cache,
     read_cache,
     terms_of,
     write_cache,
@@ -81,7 +81,7 @@ class Bench:
 
     def stored(self) -> Path:
         """The store's file for these builds."""
-        return self.store.path(identity_of(self.by.backend, self.by.device), terms_of(BuildSettings()))
+        return self.store.file(identity_of(self.by.backend, self.by.device), terms_of(BuildSettings())).path
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_a_damaged_cache_of_the_store_is_set_aside_and_the_build_goes_on_without
     (aside,) = bench.store.folder.glob("*.damaged")
     assert str(path) in note
     assert aside.name in note
-    assert load_cache(path, identity_of(bench.by.backend, bench.by.device)) is not None
+    assert CacheFile(path, identity_of(bench.by.backend, bench.by.device)).load() is not None
 
 
 def test_a_cache_of_the_store_that_tensorrt_refuses_is_set_aside_and_the_build_goes_on(bench: Bench) -> None:

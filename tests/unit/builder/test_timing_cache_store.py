@@ -35,8 +35,8 @@ def union(ours: bytes, theirs: bytes) -> bytes:
 
 
 def save(store: TimingStore, blob: bytes, terms: CacheTerms = TERMS, here: Identity = HERE) -> Path:
-    store.save(blob, here, terms, grown_from=None, merge=union)
-    return store.path(here, terms)
+    store.file(here, terms).save(blob, grown_from=None, merge=union)
+    return store.file(here, terms).path
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def store(tmp_path: Path) -> TimingStore:
 )
 def test_what_a_cache_is_bound_to_is_in_its_name(store: TimingStore, field: str, other: Any) -> None:
     there = msgspec.structs.replace(HERE, **{field: other})
-    assert store.path(there, TERMS) != store.path(HERE, TERMS)
+    assert store.file(there, TERMS).path != store.file(HERE, TERMS).path
     save(store, b"mine\n")
-    assert store.load(there, TERMS) is None
+    assert store.file(there, TERMS).load() is None
 
 
 @pytest.mark.parametrize(
@@ -69,18 +69,21 @@ def test_settings_that_decide_which_tactics_compete_have_caches_of_their_own(
     store: TimingStore, field: str, other: Any
 ) -> None:
     assert set(CacheTerms.__struct_fields__) <= {*BuildSettings.__struct_fields__}
-    assert store.path(HERE, msgspec.structs.replace(TERMS, **{field: other})) != store.path(HERE, TERMS)
+    assert (
+        store.file(HERE, msgspec.structs.replace(TERMS, **{field: other})).path
+        != store.file(HERE, TERMS).path
+    )
 
 
 def test_a_name_tells_what_it_is_of_and_is_fit_for_any_file_system(store: TimingStore) -> None:
-    name = store.path(HERE, TERMS).name
+    name = store.file(HERE, TERMS).path.name
     assert re.fullmatch(r"tensorrt-10\.16\.1-NVIDIA-H200-141-GB-[0-9a-f]{12}\.cache", name)
 
 
 def test_what_builds_save_is_merged_and_listed(store: TimingStore) -> None:
     save(store, b"one\n")
     path = save(store, b"two\n")
-    found = store.load(HERE, TERMS)
+    found = store.file(HERE, TERMS).load()
     assert found is not None
     assert found.blob == b"one\ntwo\n"
     (entry,) = store.entries()
@@ -105,37 +108,37 @@ def test_a_damaged_cache_is_refused_named_and_set_aside(store: TimingStore, dama
     path = save(store, b"one\n")
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(TimingCacheError, match=re.escape(str(path))):
-        store.load(HERE, TERMS)
+        store.file(HERE, TERMS).load()
     (entry,) = store.entries()
     assert entry.problem
-    aside = store.set_aside(HERE, TERMS)
+    aside = store.file(HERE, TERMS).set_aside()
     assert aside is not None
     assert aside.is_file()
-    assert store.load(HERE, TERMS) is None
-    assert store.set_aside(HERE, TERMS) is None
+    assert store.file(HERE, TERMS).load() is None
+    assert store.file(HERE, TERMS).set_aside() is None
     (entry,) = store.entries()
     assert entry.problem == "damaged; set aside by a build"
 
 
 def test_a_good_cache_that_another_build_has_written_meanwhile_stays(store: TimingStore) -> None:
     path = save(store, b"one\n")
-    refused = store.load(HERE, TERMS)
+    refused = store.file(HERE, TERMS).load()
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     with pytest.raises(TimingCacheError):
-        store.load(HERE, TERMS)
+        store.file(HERE, TERMS).load()
     path.write_bytes(whole)  # the other build's
-    assert store.set_aside(HERE, TERMS) is None
+    assert store.file(HERE, TERMS).set_aside() is None
     save(store, b"two\n")
-    assert store.set_aside(HERE, TERMS, refused) is None  # not what TensorRT has refused
+    assert store.file(HERE, TERMS).set_aside(refused) is None  # not what TensorRT has refused
     assert read_cache(path).blob == b"one\ntwo\n"
 
 
 def test_a_cache_under_anothers_name_is_refused(store: TimingStore) -> None:
     other = msgspec.structs.replace(TERMS, opt_level=5)
-    os.replace(save(store, b"one\n"), store.path(HERE, other))
+    os.replace(save(store, b"one\n"), store.file(HERE, other).path)
     with pytest.raises(TimingCacheError, match="with other builder settings than its name says"):
-        store.load(HERE, other)
+        store.file(HERE, other).load()
     assert [entry.problem for entry in store.entries()] == ["is not the cache that its name stands for"]
 
 
@@ -147,7 +150,7 @@ def test_what_was_not_used_for_longest_goes_when_the_store_outgrows_its_bound(tm
     paths = [save(store, bytes(10_000), CacheTerms(opt_level=level)) for level in (1, 2)]
     for age, path in zip((200, 100), paths, strict=True):
         os.utime(path, (1e9 - age, 1e9 - age))
-    store.load(HERE, CacheTerms(opt_level=1))  # used again: the other one is the oldest now
+    store.file(HERE, CacheTerms(opt_level=1)).load()  # used again: the other one is the oldest now
     third = save(store, bytes(10_000), CacheTerms(opt_level=3))
     assert {Path(entry.path) for entry in store.entries()} == {paths[0], third}
 
@@ -163,7 +166,7 @@ def test_a_cache_larger_than_the_bound_is_kept_by_the_build_that_wrote_it(tmp_pa
 def test_what_was_set_aside_goes_first(tmp_path: Path) -> None:
     store = TimingStore(tmp_path)
     save(store, bytes(10_000))
-    aside = store.set_aside(HERE, TERMS, store.load(HERE, TERMS))
+    aside = store.file(HERE, TERMS).set_aside(store.file(HERE, TERMS).load())
     path = save(store, bytes(10_000))
     os.utime(path, (1, 1))
     assert store.prune(15_000) == (aside,)
@@ -201,9 +204,9 @@ store, terms = TimingStore(Path(folder)), CacheTerms(opt_level=3)
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(rounds)):
-    before = store.load(here, terms)
+    before = store.file(here, terms).load()
     blob = (before.blob if before else b"") + f"{name} {number}\\n".encode()
-    store.save(blob, here, terms, grown_from=before, merge=union)
+    store.file(here, terms).save(blob, grown_from=before, merge=union)
     store.entries()
 """
 
@@ -228,7 +231,7 @@ def test_processes_that_share_a_store_lose_nothing(store: TimingStore) -> None:
         writer.stdin.write("go\n")
         writer.stdin.flush()
     assert [writer.communicate(timeout=60)[1] for writer in writers] == [""] * PROCESSES
-    found = store.load(HERE, TERMS)
+    found = store.file(HERE, TERMS).load()
     assert found is not None
     expected = {f"process{process} {number}" for process in range(PROCESSES) for number in range(ROUNDS)}
     assert set(found.blob.decode().splitlines()) == expected
