@@ -11,7 +11,7 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.api import explain, profile
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, UsageError
 from trtopt.records import Explanation, ProfileReport, read_versioned, to_json
 
 
@@ -49,6 +49,8 @@ def test_saved_profiles_are_explained_without_measuring(in_fp32: ProfileReport, 
     assert [one.batch for one in found.engines] == [8]
     assert [cause.cost_ms for one in found.engines for cause in one.causes if cause.cost_ms] == []
     assert [one.batch for one in explain(a, a).engines] == [1, 8]
+    with pytest.raises(UsageError, match="duration"):
+        explain(a, a, duration=2.0)
 
 
 def test_profiles_of_no_common_batch_or_of_another_model_are_refused(

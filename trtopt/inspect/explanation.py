@@ -11,7 +11,7 @@ from trtopt.inspect.costs import family_of
 from trtopt.inspect.kernels.names import common_names, in_any_block, kernel_of_any_number
 from trtopt.inspect.layers import bits
 from trtopt.onnxio.graph_walk import DisjointNames
-from trtopt.records import Cause, Change, EngineDifference, EngineProfile, KernelFamily, ProfiledLayer
+from trtopt.records import Cause, EngineDifference, EngineProfile, KernelFamily, ProfiledLayer, Replacement
 
 _Item = TypeVar("_Item")
 
@@ -53,7 +53,7 @@ def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
         b_ms=second.latency_ms,
         parts="kernels" if by_kernels else "layers",
         causes=_causes(first, second, groups),
-        changes=_changes(groups),
+        replaced=_replaced(groups),
     )
 
 
@@ -137,8 +137,7 @@ _REASONS: dict[KernelFamily, _Reason] = {
     "other": _Reason("unknown"),
 }
 """Of what is not called after its family."""
-_GAPS = _Reason("gaps between kernels")
-_REST = _Reason("launching, and what profiling changes")
+_GAPS, _REST = "gaps between kernels", "launching, and what profiling changes"
 _NODES = 3
 
 
@@ -149,32 +148,21 @@ def _causes(a: _Side, b: _Side, groups: Sequence[_Group]) -> tuple[Cause, ...]:
         for side, part, reason in _by_reason(group, (a, b)):
             by_reason[reason][side].append(part)
     found = [
-        _cause(reason, _ms(ours), _ms(theirs), len(ours), len(theirs), _most_changed(ours, theirs))
+        Cause(
+            cause=reason.text,
+            a_ms=_ms(ours),
+            b_ms=_ms(theirs),
+            a_parts=len(ours),
+            b_parts=len(theirs),
+            nodes=_most_changed(ours, theirs),
+            remedy=reason.remedy if _ms(theirs) > _ms(ours) else "",
+        )
         for reason, (ours, theirs) in by_reason.items()
     ]
-    found.append(_cause(_REST, a.rest_ms, b.rest_ms))
+    found.append(Cause(cause=_REST, a_ms=a.rest_ms, b_ms=b.rest_ms))
     if a.gap_ms or b.gap_ms:
-        found.append(_cause(_GAPS, a.gap_ms, b.gap_ms))
+        found.append(Cause(cause=_GAPS, a_ms=a.gap_ms, b_ms=b.gap_ms))
     return tuple(sorted(found, key=lambda one: -abs(one.cost_ms)))
-
-
-def _cause(
-    reason: _Reason,
-    a_ms: float,
-    b_ms: float,
-    a_parts: int = 0,
-    b_parts: int = 0,
-    nodes: tuple[str, ...] = (),
-) -> Cause:
-    return Cause(
-        cause=reason.text,
-        a_ms=a_ms,
-        b_ms=b_ms,
-        a_parts=a_parts,
-        b_parts=b_parts,
-        nodes=nodes,
-        remedy=reason.remedy if b_ms > a_ms else "",
-    )
 
 
 def _by_reason(group: _Group, sides: tuple[_Side, _Side]) -> Iterator[tuple[int, Part, _Reason]]:
@@ -279,7 +267,7 @@ def _most_changed(ours: Sequence[Part], theirs: Sequence[Part]) -> tuple[str, ..
 # Parts that were replaced.
 
 
-def _changes(groups: Sequence[_Group]) -> tuple[Change, ...]:
+def _replaced(groups: Sequence[_Group]) -> tuple[Replacement, ...]:
     """The costliest first, the same change in several blocks as one; what is the same in both is left out."""
     members: dict[tuple[tuple[str, ...], ...], list[tuple[tuple[str, ...], float, float]]] = {}
     for ours, theirs in groups:
@@ -289,7 +277,7 @@ def _changes(groups: Sequence[_Group]) -> tuple[Change, ...]:
             own = members.setdefault((in_any_block(nodes), a, b), [])
             own.append((nodes, _ms(ours), _ms(theirs)))
     changes = (
-        Change(
+        Replacement(
             nodes=common_names([nodes for nodes, _, _ in own]),
             a=a,
             b=b,

@@ -370,45 +370,44 @@ def check_profile(report: ProfileReport) -> None:
 # ── why one engine is slower than another ───────────────────────────────────────────────────────────────
 
 
-class Cause(Record, frozen=True, kw_only=True):
-    """One of the reasons why two engines differ in time; `a_parts` and `b_parts` count kernels or layers."""
+class Change(Record, frozen=True, kw_only=True):
+    """What ONNX nodes take in two engines: `cost_ms` is negative where B is faster."""
+
+    nodes: tuple[str, ...] = ()
+    a_ms: float
+    b_ms: float
+
+    @property
+    def cost_ms(self) -> float:
+        """From A to B."""
+        return self.b_ms - self.a_ms
+
+
+class Cause(Change, frozen=True, kw_only=True):
+    """One of the reasons why two engines differ in time; `a_parts` and `b_parts` count kernels or layers.
+
+    `nodes` are those that it changes most, the costliest first. `remedy` is what may save B its cost; empty
+    where it costs nothing, or where nothing is known to.
+    """
 
     cause: str
-    a_ms: float
-    b_ms: float
-    a_parts: int
-    b_parts: int
-    nodes: tuple[str, ...] = ()
-    """The ONNX nodes that it changes most, the costliest first."""
+    a_parts: int = 0
+    b_parts: int = 0
     remedy: str = ""
-    """What may save B its cost; empty where it costs nothing, or where nothing is known to."""
-
-    @property
-    def cost_ms(self) -> float:
-        """Negative where B is faster."""
-        return self.b_ms - self.a_ms
 
 
-class Change(Record, frozen=True, kw_only=True):
+class Replacement(Change, frozen=True, kw_only=True):
     """Kernels or layers of two engines for the same nodes, or those of so many blocks; else of one name."""
 
-    nodes: tuple[str, ...]
     a: tuple[str, ...]
     b: tuple[str, ...]
-    a_ms: float
-    b_ms: float
     blocks: int = 1
-
-    @property
-    def cost_ms(self) -> float:
-        """Negative where B is faster."""
-        return self.b_ms - self.a_ms
 
 
 class EngineDifference(Record, frozen=True, kw_only=True):
     """Two engines of one model at one batch size: their latencies, whose causes add up to the difference.
 
-    `parts` is what both consist of. `changes` are the parts that were replaced, the costliest first.
+    `parts` is what both consist of; `replaced` has the costliest first.
     """
 
     batch: int
@@ -418,7 +417,7 @@ class EngineDifference(Record, frozen=True, kw_only=True):
     b_ms: float
     parts: Literal["kernels", "layers"]
     causes: tuple[Cause, ...]
-    changes: tuple[Change, ...]
+    replaced: tuple[Replacement, ...]
 
 
 class Explanation(Result, Record, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.records import Cause, Change, EngineDifference, Explanation
+from trtopt.records import Cause, EngineDifference, Explanation, Replacement
 from trtopt.report.charts import Channel, Row, chart, coloured, listed, marks
 from trtopt.report.view import (
     Block,
@@ -20,7 +20,7 @@ from trtopt.report.view import (
     view_of,
 )
 
-_TOP, _TOP_CHANGES = 10, 5
+_TOP, _TOP_REPLACED = 10, 5
 _SHOWN = 0.005
 """The waterfall has the causes that change A's latency by so much; the others are one step."""
 
@@ -59,7 +59,7 @@ def difference_blocks(found: EngineDifference) -> Iterator[Block]:
         Column("of what", lambda one: one.cause, fit="fold"),
         Column("what to try", lambda one: one.remedy or "none known", fit="fold"),
     ]
-    changes: list[Column[Change]] = [
+    replaced: list[Column[Replacement]] = [
         Column("A ms", lambda one: one.a_ms, ".4f", width=6),
         Column("B ms", lambda one: one.b_ms, ".4f", width=6),
         Column("cost ms", lambda one: one.cost_ms, "+.4f", width=7),
@@ -72,8 +72,8 @@ def difference_blocks(found: EngineDifference) -> Iterator[Block]:
     costly = [one for one in found.causes if one.cost_ms > _SHOWN * found.a_ms]
     if costly:
         yield table("what B loses, and may gain at most by a change", remedies, costly)
-    if found.changes:
-        yield table(f"{found.parts} that were replaced", changes, found.changes, top=_TOP_CHANGES)
+    if found.replaced:
+        yield table(f"{found.parts} that were replaced", replaced, found.replaced, top=_TOP_REPLACED)
 
 
 def _change_text(found: EngineDifference) -> str:
@@ -82,9 +82,9 @@ def _change_text(found: EngineDifference) -> str:
     return f"{found.a_ms:.4f} → {found.b_ms:.4f} ms ({gap:+.4f} ms{share})"
 
 
-def _replaced(change: Change) -> str:
-    a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in (change.a, change.b))
-    return f"{names_text(change.nodes) or 'no known node'}: {a} → {b}"
+def _replaced(one: Replacement) -> str:
+    a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in (one.a, one.b))
+    return f"{names_text(one.nodes) or 'no known node'}: {a} → {b}"
 
 
 def waterfall(found: EngineDifference) -> Chart:

@@ -156,7 +156,7 @@ def test_an_attention_of_one_kernel_against_its_products_is_one_cause() -> None:
 def test_what_was_replaced_is_the_costliest_first_and_once_for_all_blocks() -> None:
     a = [part("t1", f"block.{n}/conv", 1.0) for n in range(3)] + [part("same", "exp", 9.0, "Exp")]
     b = [part("t2", f"block.{n}/conv", 2.0) for n in range(3)] + [part("same", "exp", 1.0, "Exp")]
-    (found,) = between(a, b).changes
+    (found,) = between(a, b).replaced
     assert (found.nodes, found.a, found.b, found.blocks) == (("block.*/conv",), ("t1",), ("t2",), 3)
     assert found.cost_ms == 3.0
 

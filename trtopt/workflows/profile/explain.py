@@ -16,14 +16,24 @@ from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.bench.resolve_engines import check_trust, runs_on
 from trtopt.workflows.compare.result_files import is_result_file
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.profile.profile import PROFILE_FILE, profile, read_profile
+from trtopt.workflows.profile.profile import (
+    PROFILE_FILE,
+    check_without_measuring,
+    profile,
+    read_profile,
+)
 from trtopt.workflows.provenance import check_engines, command_line, now
+
+_OF_PROFILES = {"a", "b", "batch", "listener"}
+"""The options that may be given where nothing is measured."""
 
 
 def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation:
     """Find the causes of the difference in time; see `trtopt.explain`. What was not profiled is, A first."""
     paths = [Path(one) for one in (request.a, request.b)]
     check_trust(request.trust, [path for path in paths if not _is_profiled(path)])
+    if all(map(_is_profiled, paths)):
+        check_without_measuring(request, _OF_PROFILES, "on saved profiles, which are not measured again")
     saved = {path: _read(path) for path in paths if _is_profiled(path)}
     a, b = (saved.get(path) or _measure(path, request, listener) for path in paths)
     _check_one_model(a, b, paths[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -33,7 +33,7 @@ from trtopt.records import (
 )
 from trtopt.records.profile import check_profile
 from trtopt.requests.measure import BenchRequest, ProfileRequest
-from trtopt.requests.shared import BackendName
+from trtopt.requests.shared import BackendName, Request
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.resolve_engines import find_engines, is_external, resolve_engines
@@ -53,15 +53,16 @@ def check_request(request: ProfileRequest) -> None:
     """Validate what no engine is needed for."""
     if request.nvtx:
         require_nvtx()  # later its absence would be taken for that of a GPU
-    given = [
-        one.flag
-        for one in declared_in(ProfileRequest)
-        if one.name not in _OF_A_RESULT and getattr(request, one.name) not in (one.default, (), [], {})
-    ]
-    if given and request.result is not None:
-        raise UsageError(
-            f"{given[0]}: has no effect with --result, which measures nothing", "omit one of them"
-        )
+    if request.result is not None:
+        check_without_measuring(request, _OF_A_RESULT, "with --result, which measures nothing")
+
+
+def check_without_measuring(request: Request, allowed: Collection[str], where: str) -> None:
+    """Refuse options that say how to measure where nothing is measured."""
+    kind: type = type(request)
+    for one in declared_in(kind):
+        if one.name not in allowed and getattr(request, one.name) not in (one.default, (), [], {}):
+            raise UsageError(f"{one.flag}: has no effect {where}", "omit it")
 
 
 def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileReport:

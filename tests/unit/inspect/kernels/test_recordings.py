@@ -114,7 +114,7 @@ def test_the_same_nodes_of_all_encoder_layers_are_one_group_and_take_the_time() 
 
 
 def test_a_kernel_that_replaces_another_in_all_encoder_layers_is_one_change() -> None:
-    changes = explained(report("bert-b1"), report("bert-b32")).changes
+    changes = explained(report("bert-b1"), report("bert-b32")).replaced
     wide = [one for one in changes if one.nodes == ("/m/encoder/layer.*/output/dense/MatMul",)]
     assert [one.blocks for one in wide] == [12]
     assert len(changes) < 20
