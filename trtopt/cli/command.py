@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib import import_module
 from inspect import cleandoc
@@ -39,20 +39,14 @@ class Command(click.Command):
     """A command whose function gets a request, made of the command line, then the values of its own options.
 
     `request` names its class as MODULE.CLASS of `trtopt.requests`. Fields in `optional` may be missing from
-    the command line: the request is then None. Those in `later` have these values until the function sets
-    them.
+    the command line: the request is then None.
     """
 
     def __init__(
-        self,
-        *args: Any,
-        request: str | None = None,
-        optional: Sequence[str] = (),
-        later: Mapping[str, object] | None = None,
-        **attributes: Any,
+        self, *args: Any, request: str | None = None, optional: Sequence[str] = (), **attributes: Any
     ) -> None:
         super().__init__(*args, **attributes)
-        self._request, self._optional, self._later = request, optional, later or {}
+        self._request, self._optional = request, optional
         self._own: list[click.Parameter] = self.__dict__.pop("params")  # in place of these `params` is made
 
     @cached_property
@@ -62,7 +56,7 @@ class Command(click.Command):
         if self._request is not None:
             from trtopt.cli.declared import parameters_of
 
-            made = parameters_of(self._class, self._later, self._optional)
+            made = parameters_of(self._class, self._optional)
         return [*sorted([*made, *self._own], key=_rank), *LOG_OPTIONS, _HELP_ALL]
 
     @property
@@ -78,9 +72,9 @@ class Command(click.Command):
             if self._request is not None:
                 from trtopt.cli.declared import fields_of
 
-                given = {one.name: values.pop(one.name) for one in fields_of(self._class, self._later)}
+                given = {one.name: values.pop(one.name) for one in fields_of(self._class)}
                 is_whole = all(given[one] is not None for one in self._optional)
-                values["request"] = self._class(**given, **self._later) if is_whole else None
+                values["request"] = self._class(**given) if is_whole else None
             return ctx.invoke(self.callback, **values)  # type: ignore[arg-type]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:

@@ -33,20 +33,14 @@ _WRITES = {
 }
 
 
-def fields_of(request: type, later: Mapping[str, object]) -> list[Declared]:
+def fields_of(request: type) -> list[Declared]:
     """The fields that a command line gives."""
-    return [
-        one
-        for one in declared_in(request)
-        if one.name not in later and (one.flag or isinstance(one.declaration, Argument))
-    ]
+    return [one for one in declared_in(request) if one.flag or isinstance(one.declaration, Argument)]
 
 
-def parameters_of(
-    request: type, later: Mapping[str, object], optional: Sequence[str]
-) -> list[click.Parameter]:
+def parameters_of(request: type, optional: Sequence[str]) -> list[click.Parameter]:
     """Click's arguments and options of them."""
-    return [_parameter(one, optional) for one in fields_of(request, later)]
+    return [_parameter(one, optional) for one in fields_of(request)]
 
 
 def _parameter(one: Declared, optional: Sequence[str]) -> click.Parameter:

@@ -355,10 +355,10 @@ def explain(request: ExplainRequest, json: JsonOutput | None) -> None:
     show_result(json, found)
 
 
-@command("build.SweepRequest", later={"model": Path()})
-@click.argument("models", metavar="MODEL…", nargs=-1, required=True, type=OnnxFile())
+@command("build.SweepRequest")
+@click.argument("others", metavar="[MODEL]…", nargs=-1, type=OnnxFile())
 @json_option("trtopt.sweep")
-def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | None) -> None:
+def sweep(request: SweepRequest, others: tuple[Path, ...], json: JsonOutput | None) -> None:
     """Build and measure many batch sizes and precisions.
 
     Each MODEL, an ONNX file, is built and measured at every combination of the given values.
@@ -373,13 +373,13 @@ def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | No
     from trtopt.records import SweepReport
     from trtopt.workflows.sweep.sweep import Outcomes, require_reports, sweep as run, sweep_models
 
-    request = replace(request, model=models[0])
+    first = Path(request.model)
     try:
         with listening() as listener:
-            if len(models) == 1:
-                outcomes: Outcomes = {models[0]: run(request, listener)}
+            if others:
+                outcomes: Outcomes = sweep_models((first, *others), request, listener)
             else:
-                outcomes = sweep_models(models, request, listener)
+                outcomes = {first: run(request, listener)}
     except KeyboardInterrupt:
         say("trtopt: run the same command again to continue after the measured points", err=True)
         raise
