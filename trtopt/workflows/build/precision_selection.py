@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, region_times
 from trtopt.measure.contracts import THRESHOLD, contract_for
-from trtopt.measure.engine import BenchJob
+from trtopt.measure.engine import BenchJob, LoadedEngine
 from trtopt.measure.loop.interleaved import notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import Comparison
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
@@ -118,12 +118,12 @@ def select_precision(
     beside = folder / _BESIDE
     beside.mkdir()
     try:
-        selection = _PrecisionSelection(kept.onnx, plans, beside, workbench, terms)
-        selection.prepare()
-        first = selection.try_forms()
-        selection.leave_out_what_loses(first)
-        last = selection.run_in_turns(known=first)
-        return selection.select(last, kept, folder)
+        selection = _PrecisionSelection(kept, plans, beside, workbench, terms)
+        selection.make_graphs()
+        selection.try_forms()
+        selection.leave_out_what_loses()
+        selection.run_in_turns()
+        return selection.select(folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -139,49 +139,65 @@ def _abandon(coming: Iterable[Future[Entry]]) -> None:
         interrupt_ort_process()  # it may start another, to go on in another way
 
 
+def _times_in(run: InterleavedRun) -> dict[str, float]:
+    """The median latency in milliseconds of each candidate."""
+    return {turns.name: pooled_ms(turns) for turns in valid_rounds(run).turns}
+
+
+@dataclass
+class _Contest:
+    """One plan's: its search among forms of INT8, if that is a candidate, the last turns, who loses where."""
+
+    plan: BuildPlan
+    search: FormSearch | None = None
+    run: InterleavedRun | None = None
+    regions: dict[str, tuple[RegionTime, ...]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> InterleavedRun:
+        """The last turns."""
+        assert self.run is not None
+        return self.run
+
+
 class _PrecisionSelection:
     """One precision selection in progress."""
 
     def __init__(
         self,
-        base: OnnxArtifact,
+        kept: PreparedGraph,
         plans: Sequence[BuildPlan],
         folder: Path,
         workbench: Workbench,
         terms: SelectionTerms,
     ) -> None:
-        self._base, self._plans, self._terms = base, plans, terms
+        self._kept, self._base, self._terms = kept, kept.onnx, terms
         self._workbench, self._listener = workbench, workbench.listener
-        self._candidates = Candidates(base, folder, plans[0].backend, terms.request, terms.bounds)
-        data = self._fitting_data()
+        self._candidates = Candidates(self._base, folder, plans[0].backend, terms.request, terms.bounds)
+        shapes = [shapes_at(self._base.inputs, plan, plan.batch.opt[0]) for plan in plans]
+        data = fitting_data(terms.request.data, self._base.inputs, shapes, self._listener.note)
         self._setting = Setting(contract_for(None), _DURATION_S, data)
-        self._regions: dict[str, dict[str, tuple[RegionTime, ...]]] = {plan.label: {} for plan in plans}
-        self._searches: dict[str, FormSearch] = {}
         self._made: dict[Forms, Entry] = {}
         self._failures: list[TrtoptError] = []
+        self.contests = [_Contest(plan) for plan in plans]
         self.entries: list[Entry] = []
-
-    def _fitting_data(self) -> str | None:
-        """The user's data, if it has the shapes that engines are tuned for; else they run on random input."""
-        inputs = self._base.inputs
-        shapes = (shapes_at(inputs, plan, plan.batch.opt[0]) for plan in self._plans)
-        return fitting_data(self._terms.request.data, inputs, shapes, self._listener.note)
 
     @property
     def _baseline(self) -> Entry:
         return next(entry for entry in self.entries if not entry.is_quantized and not entry.broken)
 
-    def prepare(self) -> None:
+    def make_graphs(self) -> None:
         """Make and evaluate all graphs but INT8's; with the unchanged model if no other float is left."""
         for precision in self._terms.precisions:
-            if precision != "int8":
-                own = partial(self._candidates.make, precision)
-                self._listener.note(f"{precision}: {_MAKING}")
-                self._make(precision, own, is_required=precision == self._terms.requested)
+            if precision == "int8":
+                self._expect_of_forms()
+                continue
+            own = partial(self._candidates.make, precision)
+            self._listener.note(f"{precision}: {_MAKING}")
+            self._make(precision, own, is_required=precision == self._terms.requested)
         self.entries.sort(key=lambda entry: entry.is_quantized)
         if all(entry.broken for entry in self.entries if not entry.is_quantized):
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
-        self._searches = self._searches_of(self._terms.precisions)
 
     def _make(self, name: str, make: Callable[[], Entry], *, is_required: bool) -> Entry | None:
         """Make and evaluate a graph; None, with a note, where one that is not required cannot be made."""
@@ -198,46 +214,38 @@ class _PrecisionSelection:
 
     # ── forms of INT8 ───────────────────────────────────────────────────────────────────────────────────
 
-    def _searches_of(self, precisions: Sequence[Precision]) -> dict[str, FormSearch]:
-        """One for each plan; none where INT8 is no candidate."""
-        if "int8" not in precisions:
-            return {}
-        request, backend = self._terms.request, self._plans[0].backend
+    def _expect_of_forms(self) -> None:
+        """What each plan's search may build: the requested form, or those that the graph has a place for."""
+        request, gpu, budget = self._terms.request, self._terms.gpu, self._terms.budget
         if (forms := request.graph_forms) is not None:
-            only = (Expected(forms, 0.0, 0.0),)
-            return {plan.label: FormSearch(only, self._terms.budget) for plan in self._plans}
+            for one in self.contests:
+                one.search = FormSearch((Expected(forms, 0.0, 0.0),), budget)
+            return
         # on a processor forms gain nothing
         source, target = Path(self._base.path), request.target
-        is_gpu = backend.name != ONNXRUNTIME
+        is_gpu = self.contests[0].plan.backend.name != ONNXRUNTIME
         places = planned_forms(source, self._base.sha256, target, tuple(request.exclude)) if is_gpu else {}
         if places and all(row.target != target for row in ROWS):
             self._listener.note(f"the order of INT8's forms is not measured on TensorRT {target}")
-        return {
-            plan.label: FormSearch(
-                expected(places, plan.batch.opt[0], self._terms.gpu, target), self._terms.budget
-            )
-            for plan in self._plans
-        }
+        for one in self.contests:
+            one.search = FormSearch(expected(places, one.plan.batch.opt[0], gpu, target), budget)
 
-    def try_forms(self) -> dict[str, InterleavedRun]:
+    def try_forms(self) -> None:
         """Build and measure, at every plan, forms of INT8 as long as one may be faster than what is there."""
-        runs: dict[str, InterleavedRun] = {}
         made = [entry for entry in self.entries if not entry.broken]
         while True:
-            wanted: dict[Forms, list[BuildPlan]] = {}
-            for plan in self._plans:
-                search = self._searches.get(plan.label)
-                if search is not None and (forms := search.next()) is not None:
-                    wanted.setdefault(forms, []).append(plan)
+            wanted: dict[Forms, list[_Contest]] = {}
+            for one in self.contests:
+                if one.search is not None and (forms := one.search.next()) is not None:
+                    wanted.setdefault(forms, []).append(one)
             self._build_and_try(made, wanted)
             made = []
-            runs = self.run_in_turns(known=runs)
-            self._learn(runs)
+            self.run_in_turns()
             if not wanted:
                 self._note_untried()
-                return runs
+                return
 
-    def _build_and_try(self, made: Sequence[Entry], wanted: Mapping[Forms, Sequence[BuildPlan]]) -> None:
+    def _build_and_try(self, made: Sequence[Entry], wanted: Mapping[Forms, Sequence[_Contest]]) -> None:
         """Build what is made, then forms; the graph of each form is made while the one before is built."""
         with ThreadPoolExecutor(1, "graphs") as graphs:
             coming = {
@@ -247,31 +255,32 @@ class _PrecisionSelection:
             }
             try:
                 self._listener.notes(f"{_name_of(forms)}: {_MAKING}" for forms in coming)
-                self.build(made, self._plans)
-                for forms, plans in wanted.items():
-                    self._try_form(forms, coming.get(forms), plans)
+                self._build(made, self.contests)
+                for forms, contests in wanted.items():
+                    self._try_form(forms, coming.get(forms), contests)
             except BaseException:
                 _abandon(coming.values())
                 raise
 
-    def _try_form(self, forms: Forms, coming: Future[Entry] | None, plans: Sequence[BuildPlan]) -> None:
+    def _try_form(self, forms: Forms, coming: Future[Entry] | None, contests: Sequence[_Contest]) -> None:
         """Build one, unless it cannot be made, or misses a bound."""
         entry = self._made.get(forms) if coming is None else self._await_form(forms, coming)
-        searches = [self._searches[plan.label] for plan in plans]
+        searches = [one.search for one in contests if one.search is not None]
         for search in searches:
             search.measured[forms] = None
         if entry is None or entry.broken:
             return
         try:
-            self.build([entry], plans)
+            self._build([entry], contests)
         except TimingCacheError:  # which the user holds to
             raise
         except (BuildError, UnsupportedOpError) as error:
             self._listener.note(f"{entry.name} is left out: it cannot be built: {error.problem}")
             self._failures.append(error)
             self.entries.remove(entry)
-            for search in self._searches.values():
-                search.measured.setdefault(forms, None)
+            for one in self.contests:
+                if one.search is not None:
+                    one.search.measured.setdefault(forms, None)
             return
         for search in searches:
             search.built += 1
@@ -284,23 +293,15 @@ class _PrecisionSelection:
             self._made[forms] = entry
         return entry
 
-    def _learn(self, runs: dict[str, InterleavedRun]) -> None:
-        """Tell each search how its forms compare with the baseline."""
-        for plan in self._plans:
-            ms = {turns.name: pooled_ms(turns) for turns in valid_rounds(runs[plan.label]).turns}
-            for forms, entry in self._made.items():
-                if entry.name in ms:
-                    change = ms[entry.name] / ms[self._baseline.name] - 1
-                    self._searches[plan.label].measured[forms] = change
-
     def _note_untried(self) -> None:
-        for label, search in self._searches.items():
-            if untried := search.untried():
+        for one in self.contests:
+            if one.search is not None and (untried := one.search.untried()):
                 names = "; ".join(
-                    f"{str(one.forms) or 'no form'} ({one.change:+.1%} elsewhere)" for one in untried
+                    f"{str(known.forms) or 'no form'} ({known.change:+.1%} elsewhere)" for known in untried
                 )
                 self._listener.note(
-                    f"{label}: not tried: {names}; --selection-budget {len(untried) + search.budget}"
+                    f"{one.plan.label}: not tried: {names}; "
+                    f"--selection-budget {len(untried) + one.search.budget}"
                 )
         broken = [entry for entry in self._made.values() if entry.broken]
         if broken and len(broken) == len(self._made):
@@ -315,11 +316,11 @@ class _PrecisionSelection:
         if entry.broken:
             self._listener.note(f"{entry.name} is left out: {', '.join(entry.broken)}")
 
-    def build(self, entries: Iterable[Entry], plans: Sequence[BuildPlan]) -> None:
+    def _build(self, entries: Iterable[Entry], contests: Sequence[_Contest]) -> None:
         """Build an engine of each entry for each plan."""
         for entry in entries:
             self._listener.note(f"building {entry.name}")
-            own = [msgspec.structs.replace(plan, onnx_sha256=entry.onnx.sha256) for plan in plans]
+            own = [msgspec.structs.replace(one.plan, onnx_sha256=entry.onnx.sha256) for one in contests]
             engines = self._workbench.build((entry.onnx,), own, entry.folder)
             entry.engines.update({engine.plan.label: engine for engine in engines})
 
@@ -330,21 +331,18 @@ class _PrecisionSelection:
 
     # ── measuring ───────────────────────────────────────────────────────────────────────────────────────
 
-    def run_in_turns(self, known: dict[str, InterleavedRun] | None = None) -> dict[str, InterleavedRun]:
-        """One interleaved run per plan, by label; a run that had all candidates already is not repeated."""
-        runs = dict(known or {})
+    def run_in_turns(self) -> None:
+        """An interleaved run for each plan, unless its last one had all candidates; searches learn of it."""
         stale = [
-            plan
-            for plan in self._plans
-            if plan.label not in runs or len(runs[plan.label].turns) < len(self._entries_of(plan))
+            one
+            for one in self.contests
+            if one.run is None or len(one.run.turns) < len(self._entries_of(one.plan))
         ]
         heats = []
-        for plan in stale:
-            entries, size = self._entries_of(plan), plan.batch.opt[0]
-            engines = [
-                engine_at(one.folder, self._base.inputs, one.engines[plan.label], size) for one in entries
-            ]
-            names, label = [one.name for one in entries], f"{plan.label}: {len(entries)} in turns"
+        for one in stale:
+            entries, size = self._entries_of(one.plan), one.plan.batch.opt[0]
+            engines = [self._engine_at(one.plan, entry) for entry in entries]
+            names, label = [entry.name for entry in entries], f"{one.plan.label}: {len(entries)} in turns"
             heats.append(heat(label, engines, names, "precisions", size, self._setting))
         found = race(heats, self._listener, executor=self._workbench.executor) if heats else []
         for run in found:
@@ -353,24 +351,31 @@ class _PrecisionSelection:
                     f"batch {run.batch}: {run.failure}, while precisions were being measured",
                     "see whether nvidia-smi shows a healthy GPU; --no-verdict builds without measuring",
                 )
-        return runs | {plan.label: run for plan, run in zip(stale, found, strict=True)}
+        for one, run in zip(stale, found, strict=True):
+            one.run, ms = run, _times_in(run)
+            for forms, entry in self._made.items():
+                if one.search is not None and entry.name in ms:
+                    one.search.measured[forms] = ms[entry.name] / ms[self._baseline.name] - 1
 
-    def _report_times(self, plan: BuildPlan, run: InterleavedRun) -> None:
+    def _engine_at(self, plan: BuildPlan, entry: Entry) -> LoadedEngine:
+        engine, size = entry.engines[plan.label], plan.batch.opt[0]
+        return engine_at(entry.folder, self._base.inputs, engine, size)
+
+    def _report_times(self, contest: _Contest) -> None:
         """Report the first result early: the layer pass takes as long again, and the user may stop there."""
         times = [
             f"{one.candidate} {one.latency_ms:.3f} ms"
             + (f" ({one.against_baseline.verdict})" if one.against_baseline else "")
-            for one in self._verdict(plan, run).times
+            for one in self._verdict(contest).times
         ]
-        self._listener.note(f"{plan.label}, before layers are profiled: {', '.join(times)}")
+        self._listener.note(f"{contest.plan.label}, before layers are profiled: {', '.join(times)}")
 
     def _profiles(self, plan: BuildPlan, entries: Sequence[Entry]) -> list[tuple[EngineProfile, Graph]]:
         """Each one's layers with their times, and its graph at the plan's shapes."""
-        size = plan.batch.opt[0]
         jobs = [
             BenchJob(
-                engine=engine_at(entry.folder, self._base.inputs, entry.engines[plan.label], size),
-                batch=size,
+                engine=self._engine_at(plan, entry),
+                batch=plan.batch.opt[0],
                 data=self._setting.data,
                 contract=self._setting.contract,
                 warmup_s=_LAYERS_S,
@@ -386,38 +391,36 @@ class _PrecisionSelection:
             point = result.point
             proto = model_file.load(Path(entries[index].onnx.path)).proto
             graph = read_graph(proto, point.latency.shapes)
-            by_tensors = plan.backend.name == "onnxruntime"
-            found[index] = (
-                profile_point(point, description_of(point, []), graph, None, by_tensors=by_tensors),
-                graph,
-            )
+            by_tensors = plan.backend.name == ONNXRUNTIME
+            profile = profile_point(point, description_of(point, []), graph, None, by_tensors=by_tensors)
+            found[index] = profile, graph
         return [found[index] for index in range(len(jobs))]
 
     # ── regions ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def leave_out_what_loses(self, runs: dict[str, InterleavedRun]) -> None:
+    def leave_out_what_loses(self) -> None:
         """For every plan with a build left: find the regions that lose, and build the fastest without them.
 
         The fastest of each precision, for forms share what loses.
         """
-        made: dict[tuple[str, tuple[str, ...]], list[BuildPlan]] = {}
-        for plan in self._plans:
-            search = self._searches.get(plan.label)
-            if search is not None and not search.has_budget:
+        made: dict[tuple[str, tuple[str, ...]], list[_Contest]] = {}
+        for contest in self.contests:
+            if contest.search is not None and not contest.search.has_budget:
                 continue
-            entries = self._fastest(plan, runs[plan.label])
+            entries = self._fastest(contest)
             if not entries:
                 continue
-            self._report_times(plan, runs[plan.label])
-            (floats, _), *others = self._profiles(plan, [self._baseline, *entries])
+            self._report_times(contest)
+            (floats, _), *others = self._profiles(contest.plan, [self._baseline, *entries])
             for entry, (profile, graph) in zip(entries, others, strict=True):
                 regions = find_regions(graph)
                 times = region_times(regions, floats, profile, THRESHOLD)
-                self._regions[plan.label][entry.name] = times
+                contest.regions[entry.name] = times
                 if left := losing(times, profile.sum_ms, THRESHOLD):
-                    made.setdefault((entry.name, left), []).append(plan)
-        for number, ((name, left), plans) in enumerate(made.items(), 1):
-            self._listener.note(f"{name}: {len(left)} nodes lose at {', '.join(one.label for one in plans)}")
+                    made.setdefault((entry.name, left), []).append(contest)
+        for number, ((name, left), contests) in enumerate(made.items(), 1):
+            labels = ", ".join(one.plan.label for one in contests)
+            self._listener.note(f"{name}: {len(left)} nodes lose at {labels}")
             whole = next(entry for entry in self.entries if entry.name == name)
             try:
                 entry = self._candidates.reduce(whole, left, number)
@@ -427,12 +430,12 @@ class _PrecisionSelection:
             self.entries.append(entry)
             self._report_if_broken(entry)
             if not entry.broken:
-                self.build([entry], plans)
+                self._build([entry], contests)
 
-    def _fastest(self, plan: BuildPlan, run: InterleavedRun) -> list[Entry]:
+    def _fastest(self, contest: _Contest) -> list[Entry]:
         """Of each precision that is quantised."""
-        ms = {turns.name: pooled_ms(turns) for turns in valid_rounds(run).turns}
-        entries = [entry for entry in self._entries_of(plan) if entry.is_quantized]
+        ms = _times_in(contest.last)
+        entries = [entry for entry in self._entries_of(contest.plan) if entry.is_quantized]
         fastest: dict[str, Entry] = {}
         for entry in sorted(entries, key=lambda entry: ms[entry.name]):
             fastest.setdefault(entry.candidate.precision, entry)
@@ -440,9 +443,9 @@ class _PrecisionSelection:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def select(self, runs: dict[str, InterleavedRun], kept: PreparedGraph, folder: Path) -> Manifest:
+    def select(self, folder: Path) -> Manifest:
         """Select for every plan, and move the selected files into `folder`."""
-        verdicts = [self._verdict(plan, runs[plan.label]) for plan in self._plans]
+        verdicts, runs = [self._verdict(one) for one in self.contests], [one.last for one in self.contests]
         by_name = {entry.name: entry for entry in self.entries}
         graphs: dict[str, OnnxArtifact] = {}
         engines: dict[str, EngineArtifact] = {}
@@ -450,23 +453,21 @@ class _PrecisionSelection:
             labels = [one.engine for one in verdicts if one.chosen == name]
             graphs[name], own = move_into(by_name[name], labels, folder)
             engines |= dict(zip(labels, own, strict=True))
-        environment = runs[self._plans[0].label].environment
-        contracts = dict.fromkeys(turns.contract.name for run in runs.values() for turns in run.turns)
         verdict = PrecisionVerdict(
             requested=self._terms.requested,
             baseline=self._baseline.name,
             threshold=THRESHOLD,
-            device=f"{environment.device.name} with {environment.backend}",
-            contract=" and ".join(contracts),
+            device=f"{runs[0].environment.device.name} with {runs[0].environment.backend}",
+            contract=" and ".join(dict.fromkeys(turns.contract.name for run in runs for turns in run.turns)),
             data=str(self._terms.request.data or "random data"),
             bounds=self._terms.bounds.given,
             candidates=tuple(entry.candidate for entry in self.entries),
             batches=tuple(verdicts),
-            notes=tuple(notes_of(list(runs.values()))),
+            notes=tuple(notes_of(runs)),
         )
         first, *others = graphs.values()
         return msgspec.structs.replace(
-            kept.manifest(tuple(engines[plan.label] for plan in self._plans)),
+            self._kept.manifest(tuple(engines[one.plan.label] for one in self.contests)),
             onnx=first,
             graphs=tuple(others),
             intermediates=() if self._base.sha256 == first.sha256 else (in_folder(self._base),),
@@ -474,12 +475,10 @@ class _PrecisionSelection:
             alarms=verdict_alarms(verdict),
         )
 
-    def _verdict(self, plan: BuildPlan, run: InterleavedRun) -> BatchVerdict:
-        kept = valid_rounds(run)
-        compared = {
-            turns.name: compare_turns(kept, number) for number, turns in enumerate(kept.turns) if number
-        }
-        ms = {turns.name: pooled_ms(turns) for turns in kept.turns}
+    def _verdict(self, contest: _Contest) -> BatchVerdict:
+        plan, run = contest.plan, contest.last
+        rounds, ms = valid_rounds(run), _times_in(run)
+        compared = {name: compare_turns(rounds, number) for number, name in enumerate(ms) if number}
         choice = self._choice(ms, compared)
         built = {entry.name: entry.engines[plan.label] for entry in self._entries_of(plan)}
         return BatchVerdict(
@@ -496,7 +495,7 @@ class _PrecisionSelection:
                 )
                 for name, value in ms.items()
             ),
-            regions=self._regions[plan.label],
+            regions=contest.regions,
         )
 
     def _choice(self, ms: dict[str, float], compared: dict[str, Comparison]) -> Selection:
