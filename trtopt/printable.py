@@ -33,11 +33,7 @@ _SPELLINGS = {"–": "-", "—": "-", "…": "...", "→": "->", "×": "x", "±"
 
 
 def spelled_out(error: UnicodeError) -> tuple[str, int]:
-    """A codec's error handler: `…` becomes `...` where the encoding lacks it, any other character an escape.
-
-    Raises:
-        UnicodeError: the error is no encoder's.
-    """
+    """A codec's error handler: `…` is `...` where the encoding lacks it, any other character an escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]

@@ -80,9 +80,8 @@ def as_text(value: Any) -> Any:
 def from_json(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
     """Read a record.
 
-    Raises:
-        ValueError: not JSON, nested beyond reason, not a `kind` (the message names the field), or with an
-            integer of more than 64 bits, which no later arithmetic would expect.
+    A ValueError says that it is no JSON, nested beyond reason, not a `kind` (it names the field), or has an
+    integer of more than 64 bits, which no later arithmetic would expect.
     """
     try:
         found = msgspec.json.decode(text, type=kind)
@@ -124,8 +123,7 @@ class _Header(msgspec.Struct):
 def read_versioned(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
     """Read a file of `kind`, a record whose `schema` defaults to what this trtopt writes.
 
-    Raises:
-        ValueError: of another kind, written by another trtopt, cut short, or edited beyond its schema.
+    A ValueError says that it is of another kind, of another trtopt, cut short, or edited beyond its schema.
     """
     present = next(field.default for field in msgspec.structs.fields(kind) if field.name == "schema")
     _check(_header_of(text).schema, present)

@@ -216,7 +216,6 @@ class Table:
     top: int | None = None
     rest: Sequence[Cell] | None = None
     face: Face = ""
-    is_detail: bool = False
     details: Sequence[Sequence[tuple[str, str]]] = ()
     sorted_by: str | None = None
 
@@ -295,7 +294,6 @@ class Chart:
     """
 
     face: ClassVar[Face] = "page"
-    is_detail: ClassVar[bool] = False
     title: str
     spec: Spec
     text: str
@@ -346,7 +344,8 @@ class View:
 
     def on(self, face: Face, *, verbose: bool = True) -> Iterator[Block]:
         """The blocks that a face has."""
-        return (one for one in self.blocks if one.face in ("", face) and (verbose or not one.is_detail))
+        shown = (one for one in self.blocks if one.face in ("", face))
+        return (one for one in shown if verbose or not (isinstance(one, Lines) and one.is_detail))
 
     def terminal(self, *, verbose: bool = False) -> RenderableType:
         """Text and tables, narrow enough for 80 columns; `verbose` adds details."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
@@ -274,15 +274,21 @@ def _mark(collected: Collected) -> Mark:
     for report in collected.results.values():
         for point in report.points:
             found.setdefault(trust_of(point, on_host=is_on_host(report)), set()).add(point.batch)
-    if not found:
-        return Mark("caution", "not measured")
-    worst = next(trust for trust in Trust if trust in found)
-    text = f"{worst.value}: batch {', '.join(map(str, sorted(found[worst])))}"
-    if worst is Trust.NONE:
-        return Mark("bad", text)
-    if _ran_on_stand_in(collected):
+    batches = {trust: ", ".join(map(str, sorted(sizes))) for trust, sizes in found.items()}
+    mark = _mark_of(batches, lambda worst: f"{worst.value}: batch {batches[worst]}")
+    if found and mark.level != "bad" and _ran_on_stand_in(collected):
         return Mark("caution", "measured on another backend than the engines are built for")
-    return Mark("caution", text) if worst is Trust.UNSTEADY else Mark("good", Trust.FULL.value)
+    return mark
+
+
+def _mark_of(found: Collection[Trust], told: Callable[[Trust], str]) -> Mark:
+    """By the worst of what was found, which `told` says in words."""
+    worst = next((trust for trust in Trust if trust in found), None)
+    if worst is None:
+        return Mark("caution", "not measured")
+    if worst is Trust.FULL:
+        return Mark("good", worst.value)
+    return Mark("bad" if worst is Trust.NONE else "caution", told(worst))
 
 
 def _ran_on_stand_in(collected: Collected) -> bool:
@@ -520,11 +526,11 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
     """Everything of a sweep; `argv` is the command that makes the page."""
     blocks, groups = sweep_view(report).page(), choices_of(report)
     doubts = [note.text for note in sweep_notes(report) if note.severity is not Severity.NOTE]
-    charts = _charts(blocks)[:1] if groups else []
+    charts, trusts = _charts(blocks)[:1] if groups else [], [point.trust for point in report.measured]
     return Page(
         title=f"{PurePath(report.model).stem}: sweep",
         facts=[f"{report.terms.device.name}, {report.terms.backend}", _date_text(report.created)],
-        mark=_mark_of_sweep(report),
+        mark=_mark_of(trusts, lambda worst: f"{trusts.count(worst)} of {len(trusts)} points {worst.value}"),
         figures=[figure for one in groups for figure in _figures(report, one)],
         answer=[*(bests_table(report, one) for one in groups), Lines(doubts, are_warnings=True)],
         charts=charts,
@@ -533,17 +539,6 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
             Section("made", "How was it made?", {"": [_commands({"sweep": report}, argv)]}),
         ],
     )
-
-
-def _mark_of_sweep(report: SweepReport) -> Mark:
-    found = [point.trust for point in report.measured]
-    worst = next((trust for trust in Trust if trust in found), None)
-    if worst is None:
-        return Mark("caution", "not measured")
-    if worst is Trust.FULL:
-        return Mark("good", worst.value)
-    text = f"{found.count(worst)} of {len(found)} points {worst.value}"
-    return Mark("bad" if worst is Trust.NONE else "caution", text)
 
 
 def _figures(report: SweepReport, choices: Choices) -> Iterator[Figure]:
