@@ -28,7 +28,7 @@ from trtopt.report import (  # noqa: F401  (each registers its views)
     sweep,
     tuning,
 )
-from trtopt.report.drawing import SVG_BEGINS, charts_of, svg_of
+from trtopt.report.charts import SVG_BEGINS, charts_of, svg_of
 from trtopt.report.view import Chart, Lines, View, cells_of, plain, view_of
 from trtopt.rewrite.lint import LintReport, finding_lines
 from trtopt.rewrite.rewrite_trace import RewriteTrace, summary
