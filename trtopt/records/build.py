@@ -246,23 +246,21 @@ def check_manifest(manifest: Manifest) -> None:
         for part in name.split("/"):
             _check_name(part)
     for engine in manifest.engines:
-        _check_engine(engine)
+        if engine.size_bytes < 0:
+            raise ValueError(f"{engine.path} has {engine.size_bytes} bytes")
+        for file in (engine.path, engine.log, engine.layers):
+            if file is not None:
+                _check_name(file)
         check_shapes(engine, manifest.onnx.inputs)
-
-
-def _check_engine(engine: EngineArtifact) -> None:
-    if engine.size_bytes < 0:
-        raise ValueError(f"{engine.path} has {engine.size_bytes} bytes")
-    for name in (engine.path, engine.log, engine.layers):
-        if name is not None:
-            _check_name(name)
 
 
 def check_shapes(engine: EngineArtifact, inputs: Iterable[TensorSpec]) -> None:
     """Every profile of an engine has valid ranges, one for each input."""
-    if len(engine.plan.multi_profile) > MAX_PROFILES:
-        raise ValueError(f"{engine.path} has {len(engine.plan.multi_profile)} optimisation profiles")
-    for profile in _profiles(engine):
+    plan = engine.plan
+    if len(plan.multi_profile) > MAX_PROFILES:
+        raise ValueError(f"{engine.path} has {len(plan.multi_profile)} optimisation profiles")
+    over_all = Profile(batch=plan.batch, shapes=plan.shapes)
+    for profile in (over_all, *plan.multi_profile):
         if len(profile.batch.min) != 1:
             raise ValueError(f"{engine.path} is of {len(profile.batch.min)} batch sizes")
         for shapes in (profile.batch, *profile.shapes.values()):
@@ -273,12 +271,6 @@ def check_shapes(engine: EngineArtifact, inputs: Iterable[TensorSpec]) -> None:
         for spec in inputs:
             if spec.name not in profile.shapes:
                 raise ValueError(f"{engine.path} has no shape for input {spec.name[:60]!r}")
-
-
-def _profiles(engine: EngineArtifact) -> tuple[Profile, ...]:
-    """The range over all profiles, and each profile."""
-    plan = engine.plan
-    return (Profile(batch=plan.batch, shapes=plan.shapes), *plan.multi_profile)
 
 
 def _is_range(shapes: ShapeRange) -> bool:

@@ -97,12 +97,17 @@ def _parts(report: BenchReport, rows: Sequence[_Row]) -> Iterator[Block]:
     yield from _curve(rows)
     yield from _histograms(report)
     yield from _loads(report.points)
-    yield from _starts(report.points)
+    for point in report.points:
+        if point.cold_start is not None and point.cold_start.starts:
+            yield _cold_starts(point.batch, point.cold_start)
+            yield Lines(cold_start_lines(point.batch, point.cold_start))
     yield from (_layers(point.batch, point.layers) for point in report.points if point.layers is not None)
     traced = [(point.batch, point.memory) for point in report.points if point.memory is not None]
     if traced:
         yield _memory(traced)
-    yield Lines([*map(_known, report.points), *_clocks(report)], is_detail=True)
+    taken = [one for point in report.points for one in measurements_of(point)]
+    clocks = [clocks_text(taken)] if taken else []
+    yield Lines([*map(_known, report.points), *clocks], is_detail=True)
 
 
 def _figures(point: BenchPoint, found: dict[str, float | None]) -> Row:
@@ -377,13 +382,6 @@ def search_line(batch: int, search: LoadSearch) -> str:
 # ── starts and pauses ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _starts(points: Sequence[BenchPoint]) -> Iterator[Block]:
-    for point in points:
-        if point.cold_start is not None and point.cold_start.starts:
-            yield _cold_starts(point.batch, point.cold_start)
-            yield Lines(cold_start_lines(point.batch, point.cold_start))
-
-
 def _cold_starts(batch: int, cold: ColdStarts) -> Table:
     by_state: dict[str, list[ColdStart]] = {}
     for start in cold.starts:
@@ -442,11 +440,6 @@ def cold_start_lines(batch: int, cold: ColdStarts) -> list[str]:
 def is_trustworthy(report: BenchReport) -> bool:
     """Whether all of its figures are trustworthy and steady."""
     return all(trust_of(point, on_host=is_on_host(report)) is Trust.FULL for point in report.points)
-
-
-def _clocks(report: BenchReport) -> list[str]:
-    measurements = [one for point in report.points for one in measurements_of(point)]
-    return [clocks_text(measurements)] if measurements else []
 
 
 def distrust(reports: Iterable[BenchReport]) -> list[str]:

@@ -46,7 +46,9 @@ def _machine(survey: MachineSurvey) -> list[str]:
 def needs_of(survey: MachineSurvey) -> dict[str, list[str]]:
     """What trtopt does, and what each lacks here: a GPU, or a line to install."""
     no_gpu = [] if survey.gpus else [_GPU_NEEDED]
-    on_gpu = [*no_gpu, *_line("tensorrt", [survey.tensorrt, *_bindings(survey), survey.nvml])]
+    # one binding is enough; cuda-python, the first, is the one to install
+    binding = next((one for one in survey.cuda_bindings if one.version), survey.cuda_bindings[0])
+    on_gpu = [*no_gpu, *_line("tensorrt", [survey.tensorrt, binding, survey.nvml])]
     needs = {
         "build and bench on ONNX Runtime (CPU)": [],
         "rewrite, lint, cast, quantize and check models": [],
@@ -61,11 +63,6 @@ def needs_of(survey: MachineSurvey) -> dict[str, list[str]]:
         if components and name not in ("tensorrt", RTX_EXTRA, "pycuda"):
             needs[extra.purpose] = [*(no_gpu if name == "kernels" else ()), *_line(name, components)]
     return needs
-
-
-def _bindings(survey: MachineSurvey) -> list[Component]:
-    """One CUDA binding is enough; cuda-python is the one to install."""
-    return [next((one for one in survey.cuda_bindings if one.version), survey.cuda_bindings[0])]
 
 
 def _line(extra: str, components: list[Component]) -> list[str]:

@@ -36,7 +36,8 @@ def inspection_view(found: Inspection) -> View:
     if found.capability is not None:
         blocks += _capability_blocks(found.capability)
     elif found.model is not None:
-        blocks += _model_blocks(found.model)
+        model = found.model
+        blocks += [_tensors_table(model.inputs, model.outputs), Lines([*_model_lines(model)])]
     if found.engines:
         blocks += _engines_blocks(found.engines)
     if found.members:
@@ -51,11 +52,6 @@ def inspection_view(found: Inspection) -> View:
 
 
 # ── models ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _model_blocks(model: ModelContents) -> Iterator[Block]:
-    yield _tensors_table(model.inputs, model.outputs)
-    yield Lines([*_model_lines(model)])
 
 
 def _tensors_table(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], title: str = "") -> Block:

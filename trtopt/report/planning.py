@@ -24,11 +24,16 @@ def plan_view(plan: BatchPlan) -> View:
         f"the interval is that of 95 of 100 such runs; workers are busy {plan.prediction.busy:.0%} of the "
         f"time with batches of {plan.prediction.mean_batch:.1f} requests on average"
     )
+    cost = plan.serving_cost
+    costs = (
+        f"  serving adds {cost.batch_ms * 1e3:.0f} µs per batch and {cost.request_ms * 1e3:.1f} µs per "
+        "request to the engines' time"
+    )
     blocks: list[Block] = [
         Lines(list(_setup_lines(plan))),
         _figures(plan),
         Lines([caption], "dim"),
-        Lines(list(_cost_lines(plan)), is_detail=True),
+        Lines([costs], is_detail=True),
         *verified,
     ]
     outcome = (
@@ -56,14 +61,6 @@ def _setup_lines(plan: BatchPlan) -> Iterable[str]:
         yield f"  requests are padded to length {', '.join(map(str, sorted(plan.buckets)))}"
     if plan.memory_bytes is not None:
         yield f"  {plan.memory_bytes / 2**20:,.0f} MiB of device memory at most"
-
-
-def _cost_lines(plan: BatchPlan) -> Iterable[str]:
-    cost = plan.serving_cost
-    yield (
-        f"  serving adds {cost.batch_ms * 1e3:.0f} µs per batch and {cost.request_ms * 1e3:.1f} µs per "
-        "request to the engines' time"
-    )
 
 
 def _figures(plan: BatchPlan) -> Table:

@@ -74,7 +74,10 @@ _Engines = Mapping[str, tuple[ProfileReport, EngineProfile]]
 def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     """Everything of one folder; `argv` is the command that makes the page."""
     deployed, engines = deployment_of(collected), _engines(collected)
-    labels = {file: _label(file, report) for file, report in collected.results.items()}
+    labels = {
+        file: f"{file}: {report.points[0].latency.contract.name}, {report.environment.backend.name}"
+        for file, report in collected.results.items()
+    }
     inside = _profiled(engines, deployed.point.batch if deployed is not None else None)
     opened = {"fast": labels[deployed.file] if deployed is not None else "", "why": inside}
     panels: dict[str, _Panels] = {
@@ -108,10 +111,6 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
         charts=charts,
         sections=list(_filled(sections)),
     )
-
-
-def _label(file: str, report: BenchReport) -> str:
-    return f"{file}: {report.points[0].latency.contract.name}, {report.environment.backend.name}"
 
 
 def _filled(sections: Iterable[Section]) -> Iterator[Section]:
