@@ -23,7 +23,7 @@ from trtopt.onnxio.model_file import load
 from trtopt.onnxio.shape_inference import types_of
 from trtopt.onnxio.weights import dtype_of
 from trtopt.precision.casting.rules import fit_of
-from trtopt.precision.compare import at_most, compare_outputs, open_model
+from trtopt.precision.compare import First, compare_outputs, open_model
 from trtopt.records.precision import OutputDifference
 
 TRANSFORMER = ROOT / "models" / "digits_transformer"
@@ -53,7 +53,7 @@ def apart(source: Path, out: Path, data: Path | None) -> tuple[OutputDifference,
     samples = open_data(data) if data is not None else seeded_source(original)
     reference = open_model(original)
     specs = specs_of(original.proto)
-    feeds = at_most(samples.batches(specs, 8), 64, specs)
+    feeds = First(samples, 64).batches(specs, 8)
     return compare_outputs(((feed, reference.run(feed)) for feed in feeds), load(out))
 
 

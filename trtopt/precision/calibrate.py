@@ -29,11 +29,11 @@ from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.outputs import Kind
 from trtopt.onnxio.graph_walk import refill
 from trtopt.onnxio.model_file import ModelFile, array_of
-from trtopt.precision.compare import Deviation, First, at_most, decibels
+from trtopt.precision.compare import Deviation, First, decibels
 from trtopt.precision.observe import check_finite, observe
 from trtopt.precision.placement.draft import PlacementOptions, Plan
 from trtopt.precision.qdq import QdqFormat, Scales, check_weight, write
-from trtopt.precision.ranges import AUTO, MAX, METHODS, Ranges, ranges
+from trtopt.precision.ranges import AUTO, MAX, METHODS, Ranges, all_amax
 from trtopt.precision.running import open_proto, passing, with_weights_dequantized
 from trtopt.records import TensorSpec, from_json, read_versioned, to_json
 from trtopt.records.precision import CalibrationTable, MethodScore, TensorRange
@@ -294,7 +294,7 @@ def calibrate(
     samples = observe(
         model, part, tensors, lambda name, values, _: seen.visit(name, values, part.numbers.tolist())
     ).samples
-    amax = ranges(seen.seen)
+    amax = {name: all_amax(histogram) for name, histogram in seen.seen.items()}
     scores: tuple[MethodScore, ...] = ()
     held = 0
     if automatic:
@@ -323,12 +323,12 @@ def _evaluate(
     """Every method's score; and how many samples were held out, 0 if there were too few."""
     specs = specs_of(model.proto)
     part = Part(source, held=True)
-    batches = at_most(part.batches(specs, _AT_ONCE), _HELD_SAMPLES, specs)
-    held = [(part.numbers.tolist(), feed) for feed in batches]
+    first = First(part, _HELD_SAMPLES)
+    held = [(part.numbers.tolist(), feed) for feed in first.batches(specs, _AT_ONCE)]
     if held:
         observe(
             model,
-            First(part, _HELD_SAMPLES),
+            first,
             list(amax),
             lambda name, values, _: check_finite(name, values, part.numbers.tolist()),
         )

@@ -245,17 +245,12 @@ class First(SampleSource):
 
     def batches(self, inputs: Sequence[TensorSpec], size: int) -> Iterator[Arrays]:
         """As the source's."""
-        return at_most(self._source.batches(inputs, size), self._most, inputs)
-
-
-def at_most(feeds: Iterable[Arrays], samples: int, inputs: Sequence[TensorSpec]) -> Iterator[Arrays]:
-    """The first batches, until they hold as many samples."""
-    seen = 0
-    for feed in feeds:
-        yield feed
-        seen += samples_in(feed, inputs)
-        if seen >= samples:
-            return
+        seen = 0
+        for feed in self._source.batches(inputs, size):
+            yield feed
+            seen += samples_in(feed, inputs)
+            if seen >= self._most:
+                return
 
 
 _LAYER_SAMPLES = 16
@@ -275,7 +270,7 @@ def layer_differences(
     specs, both = specs_of(reference.proto), [in_fp32(model) for model in (reference, other)]
     for shard in shards_of(reference, source, names) if names else ():
         sessions = [part_of(model, shard) for model in both]
-        for feed in at_most(source.batches(specs, 1), _LAYER_SAMPLES, specs):
+        for feed in First(source, _LAYER_SAMPLES).batches(specs, 1):
             wanted, got = (session.run(session.fit(feed)) for session in sessions)
             for name in shard:
                 if wanted[name].shape == got[name].shape:

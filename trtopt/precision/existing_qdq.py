@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, attribute, reads_of, refill, rename_uses, take_name
-from trtopt.onnxio.model_file import ModelFile, array_of, is_external, raw_bytes
+from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.weights import constant
 from trtopt.precision.placement.draft import (
     ACTIVATIONS,
@@ -69,22 +69,12 @@ class Existing:
 
 
 @dataclass(frozen=True)
-class _Weight:
-    """A constant that was read through Q/DQ: its initializer, and its scales along an axis."""
-
-    tensor: str
-    scale: NDArray[np.float32]
-    axis: int | None
-
-
-@dataclass(frozen=True)
 class _Pair:
-    """A DQ with what it reads through Q, or a narrow constant."""
+    """What is read through Q and DQ, a tensor or a constant, and the scales, perhaps along an axis."""
 
     source: str
     scale: NDArray[np.float32]
     axis: int | None
-    precision: Precision
 
 
 def is_quantized(model: onnx.ModelProto) -> bool:
@@ -97,22 +87,29 @@ def take_out(file: ModelFile) -> Existing:
 
     Tensors of subgraphs have names of their own: see `name_apart`.
     """
-    found, model = Existing(), file.proto
+    model = file.proto
     _check_domains(model)
-    pairs = _pairs(file)
+    pairs, kinds = _pairs(file)
     if not pairs:
-        return found
-    kinds = {pair.precision for pair in pairs.values()}
+        return Existing()
     if len(kinds) > 1:
         raise UsageError("the model mixes Q/DQ of several types", "quantise the float model instead")
-    found.precision, found.pairs = kinds.pop(), len(pairs)
+    (precision,) = kinds
+    found = Existing(precision, pairs=len(pairs))
     weights = _folded(file, pairs)
     _check_one_scale(model, pairs)
     for node in model.graph.node:
-        if node.op_type not in (_Q, _DQ):
-            for index, name in enumerate(node.input):
-                _remember(found, pairs, weights, node, index, name)
-            found.inner += len(pairs.keys() & (reads_of(node) - set(node.input)))
+        if node.op_type in (_Q, _DQ):
+            continue
+        for index, name in enumerate(node.input):
+            if name in weights:
+                found.weights[node.name, index] = weights[name].scale
+                found.axes[node.name, index] = weights[name].axis
+            elif name in pairs and node.op_type not in _PASSES:
+                amax = float(pairs[name].scale.max()) * LARGEST[precision]
+                found.edges[node.name, index] = amax
+                found.tensors.setdefault(_root(pairs, name), amax)
+        found.inner += len(pairs.keys() & (reads_of(node) - set(node.input)))
     _bypass(model.graph, {dq: _root(pairs, dq) for dq in pairs})
     return found
 
@@ -140,18 +137,20 @@ def _check_one_scale(model: onnx.ModelProto, pairs: Mapping[str, _Pair]) -> None
             )
 
 
-def _pairs(file: ModelFile) -> dict[str, _Pair]:
-    """By each DQ's output its pair. What is stored as integers with a DQ alone becomes floats, in place.
+def _pairs(file: ModelFile) -> tuple[dict[str, _Pair], set[Precision]]:
+    """By each DQ's output its pair, and the types of all.
 
-    Exporters of trained models, and ONNX Runtime's quantiser, keep weights so, as INT8 or FP8, and biases, as
-    INT32. A weight n becomes n·s, which a Q of the DQ's scale s would make n again: one for each scale that
-    it is read by. A bias, which TensorRT takes in float only, becomes b·s without a pair.
+    What is stored as integers with a DQ alone becomes floats, in place. Exporters of trained models, and ONNX
+    Runtime's quantiser, keep weights so, as INT8 or FP8, and biases, as INT32. A weight n becomes n·s, which
+    a Q of the DQ's scale s would make n again: one for each scale that it is read by. A bias, which TensorRT
+    takes in float only, becomes b·s without a pair.
     """
     graph = file.proto.graph
     maker = {name: node for node in graph.node for name in node.output}
     constants = {tensor.name: tensor for tensor in graph.initializer}
     taken = {name for node in graph.node for name in (*node.input, *node.output)} | constants.keys()
     pairs: dict[str, _Pair] = {}
+    kinds: set[Precision] = set()
     floats: dict[tuple[str, ...], str] = {}
     biases: set[str] = set()
     for node in graph.node:
@@ -174,11 +173,12 @@ def _pairs(file: ModelFile) -> dict[str, _Pair]:
                 floats[reading] = take_name(f"{stored.name}:float", taken)
                 graph.initializer.append(_in_float(file, node, stored, constants, floats[reading]))
             source = floats[reading]
-        pairs[node.output[0]] = _Pair(source, scale, axis if scale.size > 1 else None, _KINDS[kind])
+        pairs[node.output[0]] = _Pair(source, scale, axis if scale.size > 1 else None)
+        kinds.add(_KINDS[kind])
     stored_weights = {name for name, *_ in floats}
     refill(graph.node, [node for node in graph.node if biases.isdisjoint(node.output)])
     refill(graph.initializer, [item for item in graph.initializer if item.name not in stored_weights])
-    return pairs
+    return pairs, kinds
 
 
 def _stored(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> onnx.TensorProto | None:
@@ -214,7 +214,9 @@ def _behind_q(
             f"node {node.name!r} reads no QuantizeLinear: its weight is stored in a narrow type",
             "quantise the float model; a graph in its final form needs no quantising",
         )
-    scale, kind = _scale_of(quantize, constants, folder, _named_type(quantize))
+    # without a zero point a Q makes its attribute's type, from opset 21 on, or UINT8
+    named = attribute(quantize, "output_dtype") or onnx.TensorProto.UINT8
+    scale, kind = _scale_of(quantize, constants, folder, named)
     again, _ = _scale_of(node, constants, folder, kind)
     if not np.array_equal(scale, again):
         raise UsageError(f"nodes {quantize.name!r} and {node.name!r} have different scales", "train again")
@@ -236,11 +238,6 @@ def _check_read_by_dq_alone(graph: onnx.GraphProto, narrow: str, node: onnx.Node
             )
 
 
-def _named_type(quantize: onnx.NodeProto) -> int:
-    """The type that a Q without a zero point makes: its attribute's, from opset 21 on, or UINT8."""
-    return attribute(quantize, "output_dtype") or onnx.TensorProto.UINT8
-
-
 def _scale_of(
     node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], folder: Path, default: int
 ) -> tuple[NDArray[np.float32], int]:
@@ -253,7 +250,7 @@ def _scale_of(
             f"node {node.name!r} {how} {onnx.TensorProto.DataType.Name(kind)}",
             "TensorRT takes symmetric INT8 (an INT8 zero point of 0): export so, or quantise the float model",
         )
-    if zero is not None and (_bytes_of(zero, folder).strip(b"\0") or any(zero.int32_data)):
+    if zero is not None and array_of(zero, folder).astype(np.float32).any():
         raise UsageError(
             f"node {node.name!r} has a zero point that is not 0",
             "TensorRT takes symmetric Q/DQ only: train with symmetric ranges, or quantise the float model",
@@ -268,10 +265,6 @@ def _scale_of(
     return scale, kind
 
 
-def _bytes_of(tensor: onnx.TensorProto, folder: Path) -> bytes:
-    return bytes(raw_bytes(tensor, folder) if is_external(tensor) else tensor.raw_data)
-
-
 def _root(pairs: Mapping[str, _Pair], tensor: str) -> str:
     """The tensor in front of one or several pairs in a row."""
     while tensor in pairs:
@@ -279,7 +272,7 @@ def _root(pairs: Mapping[str, _Pair], tensor: str) -> str:
     return tensor
 
 
-def _folded(file: ModelFile, pairs: Mapping[str, _Pair]) -> dict[str, _Weight]:
+def _folded(file: ModelFile, pairs: Mapping[str, _Pair]) -> dict[str, _Pair]:
     """Weights by the name under which they are read behind their pairs, and behind nodes that move numbers.
 
     Such a node, also one in front of a pair, becomes a constant of its output's name, in place, if each
@@ -288,7 +281,7 @@ def _folded(file: ModelFile, pairs: Mapping[str, _Pair]) -> dict[str, _Weight]:
     graph, view = file.proto.graph, View(file.proto)
     constants = {tensor.name: tensor for tensor in graph.initializer}
     sources = {pair.source for pair in pairs.values()}
-    found: dict[str, _Weight] = {}
+    found: dict[str, _Pair] = {}
     kept = []
     for node in graph.node:
         name, source = next(iter(node.output), ""), next(iter(node.input), "")
@@ -296,16 +289,16 @@ def _folded(file: ModelFile, pairs: Mapping[str, _Pair]) -> dict[str, _Weight]:
         if name in pairs and _root(pairs, name) in constants:
             tensor, axis = constants[_root(pairs, name)], pairs[name].axis
             axis = None if axis is None else axis % len(tensor.dims)
-            found[name] = _Weight(tensor.name, pairs[name].scale, axis)
+            found[name] = _Pair(tensor.name, pairs[name].scale, axis)
         elif is_move and (source in found or (source in constants and name in sources)):
-            weight = found.get(source, _Weight(source, np.ones((), np.float32), None))
-            values = array_of(constants[weight.tensor], file.folder)
+            weight = found.get(source, _Pair(source, np.ones((), np.float32), None))
+            values = array_of(constants[weight.source], file.folder)
             moved = _moved(node, values, weight, view.shape(name))
             if moved is not None:
                 constants[name] = constant(np.ascontiguousarray(moved[0]), name, file.spool)
                 graph.initializer.append(constants[name])
                 if source in found:
-                    found[name] = _Weight(name, weight.scale, moved[1])
+                    found[name] = _Pair(name, weight.scale, moved[1])
                 continue
         kept.append(node)
     refill(graph.node, kept)
@@ -313,7 +306,7 @@ def _folded(file: ModelFile, pairs: Mapping[str, _Pair]) -> dict[str, _Weight]:
 
 
 def _moved(
-    node: onnx.NodeProto, values: NDArray[Any], weight: _Weight, shape: tuple[int | None, ...] | None
+    node: onnx.NodeProto, values: NDArray[Any], weight: _Pair, shape: tuple[int | None, ...] | None
 ) -> tuple[NDArray[Any], int | None] | None:
     """The weight behind the node, and where the axis of its scales went; None if it is nowhere any more."""
     axis = weight.axis
@@ -331,25 +324,6 @@ def _moved(
     outside, size = math.prod(values.shape[:axis]), values.shape[axis]
     fits = [i for i, other in enumerate(sizes) if other == size and math.prod(sizes[:i]) == outside]
     return (values.reshape(sizes), fits[0]) if fits else None
-
-
-def _remember(
-    found: Existing,
-    pairs: Mapping[str, _Pair],
-    weights: Mapping[str, _Weight],
-    node: onnx.NodeProto,
-    index: int,
-    name: str,
-) -> None:
-    """Note the scale under which one input of a node is read."""
-    if name in weights:
-        found.weights[node.name, index] = weights[name].scale
-        found.axes[node.name, index] = weights[name].axis
-    elif name in pairs and node.op_type not in _PASSES:
-        pair = pairs[name]
-        amax = float(pair.scale.max()) * LARGEST[pair.precision]
-        found.edges[node.name, index] = amax
-        found.tensors.setdefault(_root(pairs, name), amax)
 
 
 def _bypass(graph: onnx.GraphProto, replacement: Mapping[str, str]) -> None:

@@ -296,15 +296,7 @@ def measure_peaks(
 
     Values inside subgraphs are not seen.
     """
-    with passing(model) as spooling:
-        return _measure_folded(model, with_weights_dequantized(spooling), samples, reference)
-
-
-def _measure_folded(
-    model: ModelFile, folded: ModelFile, samples: SampleSource, reference: Reference | None
-) -> tuple[dict[str, float], int]:
-    """As `measure_peaks`; `folded` is the model with constants in place of its weights' Q/DQ."""
-    peaks = dict.fromkeys(float_tensors(folded), 0.0)
+    peaks: dict[str, float] = {}
 
     def visit(name: str, values: NDArray[Any], first: int) -> None:
         if reference is not None:
@@ -312,12 +304,15 @@ def _measure_folded(
         if name in peaks:
             peaks[name] = max(peaks[name], _peak(values))
 
-    names = {*peaks, *(reference.names if reference is not None else ())}
-    seen = observe(in_fp32(folded), samples, names, visit, at_once=_AT_ONCE)
-    weights = set(float_tensors(model)) - peaks.keys()
-    constants = {item.name: item for item in folded.proto.graph.initializer}
-    of_weights = {name: _peak(array_of(constants[name], folded.folder)) for name in weights}
-    return peaks | of_weights, seen.samples
+    with passing(model) as spooling:
+        folded = with_weights_dequantized(spooling)
+        peaks |= dict.fromkeys(float_tensors(folded), 0.0)
+        names = {*peaks, *(reference.names if reference is not None else ())}
+        seen = observe(in_fp32(folded), samples, names, visit, at_once=_AT_ONCE)
+        constants = {item.name: item for item in folded.proto.graph.initializer}
+        for name in set(float_tensors(model)) - peaks.keys():  # weights behind Q/DQ
+            peaks[name] = _peak(array_of(constants[name], folded.folder))
+    return peaks, seen.samples
 
 
 def _peak(values: NDArray[np.float32]) -> float:

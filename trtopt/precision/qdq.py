@@ -136,11 +136,6 @@ def packed(values: NDArray[Any], precision: Precision) -> bytes:
     return bytes((halves[0::2] | (halves[1::2] << 4)).tobytes())
 
 
-def packed_bytes(count: int, precision: Precision) -> int:
-    """What so many values take, `packed`."""
-    return (count + 1) // 2 if precision == "int4" else count
-
-
 @dataclass(frozen=True)
 class QdqFormat:
     """One way to write Q/DQ.
@@ -317,7 +312,8 @@ class _Writer:
             return np.frombuffer(packed(narrow, precision), np.uint8)
 
         parts = map(part, runs_of_rows(values, block or 1))
-        size, name = packed_bytes(values.size, precision), take_name(f"{tensor}_quantized", self._taken)
+        name = take_name(f"{tensor}_quantized", self._taken)
+        size = (values.size + 1) // 2 if precision == "int4" else values.size
         narrow = constant_of_parts(parts, np.uint8, (size,), name, self.file.spool)
         narrow.data_type = ELEMENT[precision]
         narrow.dims[:] = values.shape

@@ -27,7 +27,7 @@ from trtopt.precision.calibrate import (
 from trtopt.precision.casting.convert import cast_graph, common_reasons
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantized
-from trtopt.precision.compare import First, at_most, compare_outputs, decibels, open_model
+from trtopt.precision.compare import First, compare_outputs, decibels, open_model
 from trtopt.precision.existing_qdq import Existing, complete, known_ranges, take_out
 from trtopt.precision.observe import measure_peaks
 from trtopt.precision.placement.draft import Plan, View
@@ -286,7 +286,7 @@ def output_error(
     The third is over how many samples: the first of `source`.
     """
     specs, before = specs_of(original.proto), open_model(original)
-    feeds = list(at_most(source.batches(specs, _CHECKED_SAMPLES), _CHECKED_SAMPLES, specs))
+    feeds = list(First(source, _CHECKED_SAMPLES).batches(specs, _CHECKED_SAMPLES))
     outputs = compare_outputs(((feed, before.run(feed)) for feed in feeds), found)
     ratios = {item.output: round(decibels(item), 2) for item in outputs if not item.integer and item.values}
     return ratios, outputs, sum(samples_in(feed, specs) for feed in feeds)

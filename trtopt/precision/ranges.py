@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -105,11 +106,6 @@ _START = 128  # KL starts where each of its levels has a bin of its own
 _MSE_STEP = 8  # bins between candidate thresholds
 
 
-def peak_of(seen: Histogram) -> float:
-    """The largest |x|: nothing is clipped."""
-    return seen.peak
-
-
 def percentile(seen: Histogram, percent: float) -> float:
     """The |x| that `percent` of all values, zeros included, do not exceed; linear inside a bin."""
     if not seen.peak:
@@ -189,7 +185,7 @@ def _times_log(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 METHODS: Mapping[str, Callable[[Histogram], float]] = {
-    "max": peak_of,
+    "max": attrgetter("peak"),
     "percentile-99.9": partial(percentile, percent=99.9),
     "percentile-99.99": partial(percentile, percent=99.99),
     "percentile-99.999": partial(percentile, percent=99.999),
@@ -205,8 +201,3 @@ AUTO = "auto"
 def all_amax(seen: Histogram) -> dict[str, float]:
     """The amax of each method; 0 for a tensor that is all zero."""
     return {name: method(seen) for name, method in METHODS.items()}
-
-
-def ranges(seen: Mapping[str, Histogram]) -> dict[str, dict[str, float]]:
-    """Every method's amax of every tensor."""
-    return {name: all_amax(histogram) for name, histogram in seen.items()}

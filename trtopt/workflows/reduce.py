@@ -46,9 +46,9 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.extraction import Ends, constant_tensors, subset_of
 from trtopt.onnxio.graph_walk import name_of
 from trtopt.onnxio.model_file import MODEL, ModelFile, array_of, spooled
-from trtopt.onnxio.model_info import dtype_name, read_onnx
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.prepare import prepare
-from trtopt.onnxio.shape_inference import inferred, skeleton_at, types_of
+from trtopt.onnxio.shape_inference import inferred, types_of
 from trtopt.precision.bounds import ACCURATE
 from trtopt.precision.observe import shards_of
 from trtopt.precision.running import part_of
@@ -205,17 +205,13 @@ def _record(model: ModelFile, data: str | Path | None, folder: Path) -> tuple[Ar
 
 def _specs_at(model: onnx.ModelProto, feed: Arrays) -> dict[str, TensorSpec]:
     """The tensors whose types and shapes follow from those of the inputs."""
-    graph = inferred(skeleton_at(model, {name: array.shape for name, array in feed.items()})).graph
-    specs = {}
-    for item in (*graph.value_info, *graph.output):
-        tensor = item.type.tensor_type
-        dtype = dtype_name(tensor.elem_type)
-        if tensor.HasField("shape") and dtype not in ("unknown", "object"):
-            axes = tensor.shape.dim
-            if all(axis.HasField("dim_value") and axis.dim_value >= 0 for axis in axes):
-                shape = tuple(axis.dim_value for axis in axes)
-                specs[item.name] = TensorSpec(name=item.name, dtype=dtype, shape=shape)
-    return specs
+    graph = read_graph(model, {name: array.shape for name, array in feed.items()})
+    return {
+        name: TensorSpec(name=name, dtype=graph.dtypes[name], shape=graph.shapes[name])
+        for node in graph.nodes
+        for name in node.outputs
+        if name in graph.shapes and graph.dtypes.get(name, "unknown") not in ("unknown", "object")
+    }
 
 
 def _lengths(model: onnx.ModelProto, values: Arrays) -> dict[str, int]:

@@ -28,7 +28,8 @@ _RULE = "residual"
 def apply_residual(draft: Draft) -> None:
     """Decide every Add of two computed tensors."""
     for node in draft.view.nodes:
-        if is_op(node, "Add") and draft.view.is_float(node.output[0]):
+        is_sum = is_op(node, "Add") and draft.view.is_float(node.output[0])
+        if is_sum and not draft.options.excludes(node):
             _decide_residual(draft, node)
 
 
@@ -36,9 +37,6 @@ def _decide_residual(draft: Draft, node: Node) -> None:
     view = draft.view
     if len(view.computed_inputs(node)) != 2:
         draft.keep(node, _RULE, "it adds a constant, which fuses with what makes its input")
-        return
-    if pattern := draft.options.excludes(node):
-        draft.keep(node, "excluded", f"--exclude {pattern}")
         return
     if draft.options.precision != "int8":
         kind = draft.options.precision.upper()
@@ -166,10 +164,11 @@ _CARRIERS = RESHAPES | {"Transpose", "MaxPool"}
 
 def apply_between(draft: Draft) -> None:
     """Decide every pool, Resize and Concat."""
-    for node in reversed(draft.view.nodes):  # readers first: what stands behind one may have become INT8
+    nodes = [node for node in draft.view.nodes if not draft.options.excludes(node)]
+    for node in reversed(nodes):  # readers first: what stands behind one may have become INT8
         if is_op(node, "MaxPool", *_AVERAGES, "Resize", "Concat") and draft.view.is_float(node.output[0]):
             _decide(draft, node)
-    for node in draft.view.nodes if draft.options.forms.activation == "int8" else ():
+    for node in nodes if draft.options.forms.activation == "int8" else ():
         if _is_hard_swish(draft.view, node) and _is_between_quantized(draft, node):
             _quantize_activation(draft, node)
 
@@ -188,9 +187,6 @@ def _is_between_quantized(draft: Draft, node: Node) -> bool:
 
 def _quantize_activation(draft: Draft, node: Node) -> None:
     """Every reading of its input, that of HardSigmoid(x) too; not what is computed of it."""
-    if pattern := draft.options.excludes(node):
-        draft.keep(node, "excluded", f"--exclude {pattern}")
-        return
     for name in node.input:
         if draft.is_quantized(draft.view.made_by(name, "Conv", "ConvTranspose", "Gemm")):
             for use in draft.view.uses(name):
@@ -201,9 +197,7 @@ def _quantize_activation(draft: Draft, node: Node) -> None:
 
 def _decide(draft: Draft, node: Node) -> None:
     rule = {"MaxPool": "maxpool", "Resize": "resize", "Concat": "concat"}.get(node.op_type, "average-pool")
-    if pattern := draft.options.excludes(node):
-        draft.keep(node, "excluded", f"--exclude {pattern}")
-    elif draft.options.precision != "int8":
+    if draft.options.precision != "int8":
         draft.keep(node, rule, f"it has no {draft.options.precision.upper()} kernel")
     elif not _leads_to_quantized(draft, node.output[0]):
         if _shrinks_quantized_maps(draft, node):
@@ -292,7 +286,7 @@ def _comes_from_quantized(draft: Draft, tensor: str) -> bool:
         return False
     if is_op(maker, *_AVERAGES, "Resize") and maker.name not in draft.decisions:
         # its turn comes later, and once its reader is quantised nothing but this decides
-        return not draft.options.excludes(maker) and _comes_from_quantized(draft, maker.input[0])
+        return _comes_from_quantized(draft, maker.input[0])
     if is_op(maker, "Conv", "ConvTranspose", "Gemm", "MatMul", "Concat", *_AVERAGES, "Resize"):
         return draft.is_quantized(maker)
     if is_op(maker, *_FUSED, *_CARRIERS) or is_own_gate(draft.view, maker):

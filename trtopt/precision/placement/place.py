@@ -35,16 +35,18 @@ _REASONS = {
 _MOVERS = RESHAPES | {"Transpose", "Slice", "Split", "Expand", "Pad", "DepthToSpace", "SpaceToDepth"}
 
 
+def keep_excluded(draft: Draft) -> None:
+    """Decide what the user keeps; the rules behind leave it alone."""
+    for node in draft.view.nodes:
+        if (pattern := draft.options.excludes(node)) and _has_floats(draft.view, node):
+            draft.keep(node, "excluded", f"--exclude {pattern}")
+
+
 def keep_rest(draft: Draft) -> None:
     """Decide every node of floating-point numbers that is left."""
     for node in draft.view.nodes:
-        if node.name not in draft.decisions and _has_floats(draft.view, node):
-            pattern = draft.options.excludes(node)
-            draft.keep(
-                node,
-                "excluded" if pattern else "float",
-                f"--exclude {pattern}" if pattern else _reason(draft.view, node),
-            )
+        if _has_floats(draft.view, node):
+            draft.keep(node, "float", _reason(draft.view, node))
 
 
 def _has_floats(view: View, node: Node) -> bool:
@@ -63,6 +65,7 @@ def _reason(view: View, node: Node) -> str:
 
 
 RULES = (
+    keep_excluded,
     products.apply_weighted,
     products.apply_attention,
     products.apply_gates,

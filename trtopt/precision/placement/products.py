@@ -89,11 +89,8 @@ def apply_gates(draft: Draft) -> None:
     if draft.options.forms.gates == "float" or draft.options.precision != "int8":
         return
     for node in draft.view.nodes:
-        if not is_gated(draft.view, node):
-            continue
-        if pattern := draft.options.excludes(node):
-            draft.keep(node, "excluded", f"--exclude {pattern}")
-        elif draft.reads_quantized(node.output[0]):
+        is_wanted = is_gated(draft.view, node) and not draft.options.excludes(node)
+        if is_wanted and draft.reads_quantized(node.output[0]):
             draft.put(node, 0)
             draft.put(node, 1)
             draft.quantize(node, _GATE_RULE, "maps and signal are read in INT8, as the layer behind it reads")
@@ -315,8 +312,7 @@ def apply_weighted(draft: Draft) -> None:
 
 def _decide_weighted(draft: Draft, item: Weighted) -> None:
     view, options, node = draft.view, draft.options, item.node
-    if pattern := options.excludes(node):
-        draft.keep(node, "excluded", f"--exclude {pattern}")
+    if options.excludes(node):
         return
     if options.trained is not None and node.name not in options.trained and not options.includes(node):
         draft.keep(node, "trained", "the model's own Q/DQ leave it out")
@@ -415,7 +411,8 @@ def apply_attention(draft: Draft) -> None:
         for attention in find_attentions(draft.view):
             _decide_attention(draft, attention)
     for node in draft.view.nodes:
-        if _is_product_of_two(draft.view, node) and not draft.is_quantized(node):
+        is_decided = draft.is_quantized(node) or draft.options.excludes(node)
+        if _is_product_of_two(draft.view, node) and not is_decided:
             _decide_alone(draft, node)
 
 
@@ -452,9 +449,7 @@ def _why_no_attention(view: View, attention: Attention) -> str | None:
 
 def _decide_alone(draft: Draft, node: Node) -> None:
     requested = draft.options.includes(node)
-    if pattern := draft.options.excludes(node):
-        draft.keep(node, "excluded", f"--exclude {pattern}")
-    elif draft.options.precision == "int4":
+    if draft.options.precision == "int4":
         draft.keep(node, _ATTENTION_RULE, "INT4 is for constant weights")
     elif requested and draft.options.precision == "int8":
         draft.put(node, 0)

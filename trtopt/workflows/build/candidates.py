@@ -22,7 +22,7 @@ from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibrate import table_beside
-from trtopt.precision.compare import at_most, compare_outputs, open_model
+from trtopt.precision.compare import First, compare_outputs, open_model
 from trtopt.precision.observe import Reference
 from trtopt.precision.placement.draft import View
 from trtopt.precision.placement.evidence import Expected, minor_differences
@@ -256,7 +256,7 @@ class Candidates:
         source = open_data(data) if data is not None else seeded_source(self._model)
         specs, first = specs_of(proto), 0
         reference = Reference(proto, self._folder, _COMPARED)
-        for feed in at_most(source.batches(specs, 8), _COMPARED, specs):
+        for feed in First(source, _COMPARED).batches(specs, 8):
             for name, values in (feed | self._session.run(feed)).items():
                 reference.visit(name, values, first)
             first += samples_in(feed, specs)

@@ -34,7 +34,7 @@ from trtopt.precision.casting.decide import CastOptions, Decision
 from trtopt.precision.existing_qdq import is_quantized
 from trtopt.precision.observe import measure_peaks
 from trtopt.precision.quantize import make_rest_half, peaks_for_rest, quantize_graph, write_pairs
-from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Names, Trial, front, search
+from trtopt.precision.search import ALLOWED, FEWEST, Names, Trial, front, search
 from trtopt.recipe import batch_sizes
 from trtopt.records.precision import BisectReport, CalibrationTable, CheckedSubject, KeptSet, Sensitivity
 from trtopt.requests.models import BisectRequest, QuantizeOptions
@@ -53,11 +53,23 @@ Variants: TypeAlias = "CastVariants | QuantizedVariants"
 
 
 class Trials:
-    """Evaluates sets of kept nodes. `subjects` is what was measured of each, `notes` what is to be said."""
+    """Evaluates at most so many sets of kept nodes.
 
-    def __init__(self, variants: Variants, judge: JudgeModel, bounds: Bounds, scratch: Path) -> None:
+    `subjects` is what was measured of each, `notes` what is to be said.
+    """
+
+    def __init__(
+        self,
+        variants: Variants,
+        judge: JudgeModel,
+        bounds: Bounds,
+        scratch: Path,
+        most: int,
+        listener: Listener = SILENT,
+    ) -> None:
         self.subjects: dict[Names, tuple[CheckedSubject, ...]] = {}
         self._variants, self._judge, self._bounds, self._scratch = variants, judge, bounds, scratch
+        self._most, self._listener = most, listener
         self._unbuilt: list[str] = []
         self._notes: list[str] = []
 
@@ -71,6 +83,9 @@ class Trials:
 
     def error(self, kept: Names) -> float:
         """What the model with these nodes kept uses of the bounds; all, where no engine can be built."""
+        count = len(self.subjects) + len(self._unbuilt) + 1
+        text = f"evaluation {count} of at most {self._most}: {len(kept)} nodes kept"
+        self._listener.progress(0, text, count / self._most)
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:  # its weights live as long as it does
             made = self._variants.variant(kept, Path(folder))
             try:
@@ -115,9 +130,10 @@ def bisect(request: BisectRequest, listener: Listener = SILENT) -> BisectReport:
     with scratch_folder() as scratch:
         variants, file = _variants(source, checker, request, evaluator.target, scratch, listener)
         shares, notes = _shares(file, variants.nodes, _data_of(request))
-        trials = Trials(variants, evaluator.judge, request.bounds, scratch)
-        watched = _report_each(trials.error, request.max_evaluations, listener)
-        found = search(shares, watched, request.max_evaluations)
+        most = request.max_evaluations
+        trials = Trials(variants, evaluator.judge, request.bounds, scratch, most, listener)
+        listener.plans(["bisect"])
+        found = search(shares, trials.error, most)
         best = found.best or next(trial for trial in found.trials if len(trial.kept) == len(shares))
         subjects, table = trials.subjects[best.kept], None
         if found.best is not None:
@@ -237,20 +253,6 @@ def _shares(file: ModelFile, nodes: Sequence[str], data: str) -> tuple[dict[str,
     unknown = [name for name, count in counts.items() if count is None]
     reported = [f"the operations of {len(unknown)} nodes are not known: they cost nothing"] if unknown else []
     return {name: (count or 0) / total for name, count in counts.items()}, reported
-
-
-def _report_each(error: Evaluate, most: int, listener: Listener) -> Evaluate:
-    """The same, with progress reported."""
-    listener.plans(["bisect"])
-    done = 0
-
-    def reported(kept: Names) -> float:
-        nonlocal done
-        done += 1
-        listener.progress(0, f"evaluation {done} of at most {most}: {len(kept)} nodes kept", done / most)
-        return error(kept)
-
-    return reported
 
 
 # What judges the models of a bisection: ONNX Runtime as they are, or TensorRT by engines built of them.

@@ -191,15 +191,13 @@ def rewrite_in_fp32(
     rules = (*quantizing_rules(target_named(target).name), *_MERGING.get(forms.qkv, ()))
     rewritten, notes = scratch / "float.onnx", list[str]()
     given = replace(model_file.load(source), spool=scratch)
-    if is_low(given.proto):
+    is_half = is_low(given.proto)
+    if is_half or _has_namesakes(given.proto.graph):
         name_apart(given.proto.graph)
-        source = scratch / "wide.onnx"
-        model_file.save(widened(given), source)
+        source = scratch / "given.onnx"
+        model_file.save(widened(given) if is_half else given, source)
+    if is_half:
         notes.append("the model's 16-bit types became FP32 first: scales are found in FP32")
-    elif _has_namesakes(given.proto.graph):
-        source = scratch / "named.onnx"
-        name_apart(given.proto.graph)
-        model_file.save(given, source)
     try:
         trace = rewrite_model(source, rewritten, target=target, rules=rules)
     except ModelError as error:

@@ -54,7 +54,7 @@ class Told:
 
 
 def trials(folder: Path, *, islands: bool = False, **errors: float) -> Trials:
-    return Trials(Named(islands=islands), Told(**errors), Bounds(max_error=1.0), folder)
+    return Trials(Named(islands=islands), Told(**errors), Bounds(max_error=1.0), folder, most=100)
 
 
 def test_a_set_that_cannot_be_built_misses_the_bounds_and_is_reported(tmp_path: Path) -> None:
