@@ -28,8 +28,8 @@ from cells import ROOT, FailedError, OutOfTimeError, run_python
 
 sys.path.insert(0, str(ROOT))
 from trtopt.records import Ledger, LedgerEntry
-from trtopt.workflows.tune.candidates import Prediction, predict
-from trtopt.workflows.tune.kinds import KINDS
+from trtopt.workflows.tune.kinds import KINDS, Prediction
+from trtopt.workflows.tune.tune import predict
 from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
 LEDGERS = Path(__file__).resolve().parent / "ledgers"

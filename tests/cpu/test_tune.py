@@ -19,8 +19,8 @@ from trtopt.files.manifests import read_manifest
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.tune.candidates import Change, evidence_of
 from trtopt.workflows.tune.evaluation import Maker
+from trtopt.workflows.tune.kinds import Change, evidence_of
 from trtopt.workflows.tune.setup import SampleFiles
 from trtopt.workflows.workbench import Workbench
 

@@ -21,8 +21,7 @@ from trtopt.files.manifests import read_manifest
 from trtopt.records import LedgerEntry
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.tune import tune as tuning
-from trtopt.workflows.tune.candidates import Change, Situation
-from trtopt.workflows.tune.kinds import SETTING
+from trtopt.workflows.tune.kinds import SETTING, Change, Situation
 from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
 ENGINES = """
@@ -51,7 +50,7 @@ from pathlib import Path
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.tune import tune as tuning
 from trtopt.workflows.tune.kinds import SETTING
-from trtopt.workflows.tune.candidates import Change
+from trtopt.workflows.tune.kinds import Change
 from trtopt.workflows.tune.tune import tune
 
 found = [Change(name, recipe=change) for name, change in {

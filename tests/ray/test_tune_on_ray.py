@@ -19,8 +19,7 @@ from trtopt.records import Tuned
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.tune import tune as tuning
-from trtopt.workflows.tune.candidates import Change
-from trtopt.workflows.tune.kinds import KINDS
+from trtopt.workflows.tune.kinds import KINDS, Change
 
 MODEL = ROOT / "models" / "digits" / "digits.onnx"
 SLOW = 'graph_optimization = "disable"\n'

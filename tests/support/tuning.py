@@ -10,7 +10,7 @@ from tests.support.inspected import graph, node
 from trtopt.inspect.graph import Graph
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, DeviceInfo, ProfiledLayer, TensorSpec
-from trtopt.workflows.tune.candidates import Change, Evidence, Kind, Situation
+from trtopt.workflows.tune.kinds import Change, Evidence, Kind, Situation
 
 CPU = DeviceInfo(kind="cpu", name="A CPU")
 ONE_NODE = graph(node("Relu", "x", "y"), inputs={"x": (8, 3, 32, 32)})

@@ -52,7 +52,7 @@ from trtopt.workflows.race import (
     race as run_heats,
     with_streams,
 )
-from trtopt.workflows.tune.candidates import Change
+from trtopt.workflows.tune.kinds import Change
 from trtopt.workflows.tune.setup import Measure, SampleFiles, Setup, samples_for
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
 from trtopt.workflows.workbench import TIMING_CACHE_FILE, Workbench, make_plans

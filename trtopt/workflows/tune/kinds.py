@@ -2,27 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.builder_settings import SETTINGS
 from trtopt.device.backends import precisions_on
-from trtopt.inspect.graph import QUANTIZE
+from trtopt.errors import ArtifactError
+from trtopt.inspect.graph import QUANTIZE, Graph, read_graph
 from trtopt.inspect.layers import bits
 from trtopt.onnxio.model_file import load
-from trtopt.precision.placement.forms import parse_forms
+from trtopt.precision.placement.forms import forms_in, parse_forms
 from trtopt.precision.placement.place import with_choice
 from trtopt.printable import counted
-from trtopt.records import ProfiledLayer, TensorSpec
+from trtopt.recipe import Recipe
+from trtopt.records import Backend, DeviceInfo, ProfiledLayer, TensorSpec
 from trtopt.records.tensors import IMAGE_RANK, TYPES, VECTORS
+from trtopt.records.tune import CandidateKind
 from trtopt.rewrite.driver import RuleFailed, rewrite
 from trtopt.rewrite.rules import RULES
 from trtopt.targets import ONNXRUNTIME, target_named, target_of
 from trtopt.workflows.build.candidates import planned_forms
 from trtopt.workflows.build.graph import QUANTIZED
-from trtopt.workflows.tune.candidates import Change, Kind, Prediction, Situation
+from trtopt.workflows.profile.profile import read_profile
+from trtopt.workflows.tune.tuned_folder import Built
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The incumbent's graph at its shapes, and its layers' times where a profile could be taken.
+
+    `model` is what a precision is written into. Shares are of the layers' time, from 0 to 1.
+    """
+
+    model: Path
+    model_sha256: str
+    graph: Graph
+    layers: tuple[ProfiledLayer, ...] = ()
+    """The timed ones; none without a profile."""
+
+    def share_of(self, layers: Collection[ProfiledLayer]) -> float:
+        """The share of some layers."""
+        total_ms = sum(layer.ms or 0.0 for layer in self.layers)
+        return sum(layer.ms or 0.0 for layer in layers) / total_ms if total_ms else 0.0
+
+
+def evidence_of(built: Built) -> Evidence:
+    """What its folder shows: the graph, and a profile if that is of its engine."""
+    engine, manifest = built.engine, built.manifest
+    graph = manifest.graph_of(engine)
+    model = next(iter(manifest.intermediates), graph)
+    found = Evidence(
+        built.folder / model.path,
+        model.sha256,
+        read_graph(
+            load(built.folder / graph.path).proto,
+            shapes_at(manifest.onnx.inputs, engine.plan, built.batch),
+        ),
+    )
+    try:
+        report = read_profile(built.folder)
+    except ArtifactError:
+        return found
+    one = next((one for one in report.engines if one.engine.sha256 == engine.sha256), None)
+    return found if one is None else replace(found, layers=tuple(layer for layer in one.layers if layer.ms))
+
+
+_OF_THE_PLAN = {"batch", *(one.name for one in SETTINGS)}
+"""The fields of a recipe that leave the graph unchanged."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one that works saves, and how likely it is to work."""
+
+    gain: float
+    probability: float
+
+    @property
+    def expected(self) -> float:
+        """What trying it is worth on average: a candidate that loses is not taken, and costs time alone."""
+        return self.gain * self.probability
+
+
+@dataclass(frozen=True)
+class Change:
+    """One step away from the incumbent; what is empty or None does not change.
+
+    `recipe` are fields of the incumbent's `Recipe`; `streams` run its engine unchanged; `fresh` builds again
+    without a timing cache. The first guess, and how many builds of the incumbent it takes, are the kind's own
+    where they are None; `evidence` says why it is tried. It takes the baseline's measurement so many times as
+    `measurements` says.
+    """
+
+    name: str
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    streams: int | None = None
+    fresh: bool = False
+    guess: Prediction | None = None
+    builds: float | None = None
+    measurements: float = 1.0
+    evidence: str = ""
+
+    @property
+    def makes_graph(self) -> bool:
+        """Whether the graph is made again from the user's model; else it is the incumbent's."""
+        return not self.recipe.keys() <= _OF_THE_PLAN
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What candidates depend on: the backend, the incumbent, and what the user allows."""
+
+    backend: Backend
+    device: DeviceInfo
+    cores: int
+    batch: int
+    batches: tuple[int, ...]
+    streams: int
+    is_rate: bool
+    """Whether the objective is a rate: other batch sizes and several streams may serve it."""
+    recipe: Recipe
+    """The incumbent's."""
+    selected: str | None
+    """The candidate that was selected for the incumbent among precisions; None if none was."""
+    data: str | None
+    inputs: tuple[TensorSpec, ...]
+    """The engine's, as its outputs."""
+    outputs: tuple[TensorSpec, ...]
+    copied: Mapping[str, float]
+    """The share of a query that copying an input or output takes, by its name; empty without transfers."""
+    evidence: Evidence
+
+    @property
+    def forms(self) -> str:
+        """The forms of its INT8 graph: those that were selected, or the recipe's."""
+        return forms_in(self.selected or "") or self.recipe.forms or ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of candidates: what is believed of one at first, and how many builds of the baseline it takes.
+
+    `changes` yields those of a situation, also ones that have been tried: names tell them apart.
+    """
+
+    name: CandidateKind
+    guess: Prediction
+    builds: float
+    changes: Callable[[Situation], Iterator[Change]]
+
 
 # ── precision ───────────────────────────────────────────────────────────────────────────────────────────────
 

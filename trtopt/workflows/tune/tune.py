@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,15 +20,8 @@ from trtopt.records import Ledger, LedgerEntry, TuneBaseline, Tuned
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
-from trtopt.workflows.tune.candidates import (
-    Queued,
-    Situation,
-    evidence_of,
-    predict,
-    predicted_cost_s,
-)
 from trtopt.workflows.tune.evaluation import Evaluation, lowest_cosine
-from trtopt.workflows.tune.kinds import KINDS
+from trtopt.workflows.tune.kinds import KINDS, Change, Prediction, Situation, evidence_of
 from trtopt.workflows.tune.setup import Setup, set_up
 from trtopt.workflows.tune.tuned_folder import Built, history_of, kept_baseline
 
@@ -203,6 +198,49 @@ def try_candidates(
     return [
         (msgspec.structs.replace(entry, cost_s=share_s), built) for entry, built in outcomes[: better + 1]
     ]
+
+
+# ── the order of candidates ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A change, and its line in the ledger with what is predicted: it has failed until it is tried."""
+
+    change: Change
+    entry: LedgerEntry
+
+    @property
+    def gain_per_s(self) -> float:
+        """What the queue is ordered by."""
+        return self.entry.expected_gain / max(self.entry.predicted_cost_s, 1e-3)
+
+
+GUESS_WEIGHT = 4.0
+"""So many outcomes weigh as much as a first guess."""
+
+
+def predict(candidate: str, guess: Prediction, history: Iterable[LedgerEntry]) -> Prediction:
+    """The first guess, averaged with what became of candidates of the same setting."""
+    setting = _setting_of(candidate)
+    past = [one for one in history if one.verdict != "unchanged" and _setting_of(one.candidate) == setting]
+    gains = [one.measured_gain or 0.0 for one in past if one.verdict == "accepted"]
+    return Prediction(
+        gain=(GUESS_WEIGHT * guess.gain + sum(gains)) / (GUESS_WEIGHT + len(gains)),
+        probability=(GUESS_WEIGHT * guess.probability + len(gains)) / (GUESS_WEIGHT + len(past)),
+    )
+
+
+def _setting_of(candidate: str) -> str:
+    """Such as `opt_level` of `opt_level=5`, `io` of `io image=fp16`, `build` of `build 2`."""
+    return re.split("[ =]", candidate, maxsplit=1)[0]
+
+
+def predicted_cost_s(guess_s: float, history: Iterable[LedgerEntry]) -> float:
+    """Seconds of building and measuring, corrected by how far off such figures were."""
+    past = [entry for entry in history if entry.predicted_cost_s > 0 and entry.verdict != "unchanged"]
+    ratios = [entry.cost_s / entry.predicted_cost_s for entry in past]
+    return guess_s * (GUESS_WEIGHT + sum(ratios)) / (GUESS_WEIGHT + len(ratios))
 
 
 LEAST_EXPECTED = 0.0005

@@ -17,7 +17,6 @@ from trtopt.inspect.graph import read_graph
 from trtopt.recipe import Recipe, io_request
 from trtopt.records import EngineTensor
 from trtopt.rewrite.typed_io.requested import check_formats
-from trtopt.workflows.tune.candidates import Situation
 from trtopt.workflows.tune.kinds import (
     BATCH,
     IO_TYPES,
@@ -27,6 +26,7 @@ from trtopt.workflows.tune.kinds import (
     REWRITE,
     SETTING,
     STREAMS,
+    Situation,
 )
 
 HALF = graph(node("Relu", "x", "y"), inputs={"x": (8, 4)}, dtype="float16")
