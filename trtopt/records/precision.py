@@ -49,7 +49,7 @@ class Violation(Record, frozen=True, kw_only=True):
         """In words, with as many digits as tell the two apart."""
         shown = (f"{self.found:.{digits}g}" for digits in (4, 6, 9, 12))
         found = next((one for one in shown if float(one) != self.bound), f"{self.found!r}")
-        return f"{self.measure} of {self.output!r} is {found}, the bound is {self.bound:g}"
+        return f"{self.measure} of {self.output!r} is {found}, the bound is {self.bound:.12g}"
 
 
 class TaskScore(Record, frozen=True, kw_only=True):

@@ -63,10 +63,7 @@ def check_view(report: CheckReport) -> View:
         lines += [f"  {difference_line(item)}" for item in subject.outputs]
         if (task := subject.task) is not None:
             lines.append(f"  {task.metric}: {task.checked:.4f}, the reference {task.reference:.4f}")
-        lines += [
-            f"  NOT MET: {item.measure} of {item.output} is {item.found:.6g}, the bound is {item.bound:.12g}"
-            for item in subject.violations
-        ]
+        lines += [f"  NOT MET: {item.text}" for item in subject.violations]
     columns: list[Column[LayerDifference]] = [
         Column("added error", lambda one: one.added, ".2e"),
         Column("SQNR dB", lambda one: one.sqnr_db, ".1f"),

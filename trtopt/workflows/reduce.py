@@ -568,8 +568,7 @@ def _wrong(violation: Violation) -> Symptom:
     return Symptom(
         kind="wrong output",
         signature="values" if is_finite else "NaN or infinite values",
-        detail=f"{violation.measure} of {violation.output!r} is {violation.found:.6g}, "
-        f"the bound is {violation.bound:g}",
+        detail=violation.text,
     )
 
 

@@ -11,6 +11,7 @@ from trtopt.records.precision import Violation
     ("found", "bound", "text"),
     [
         (0.98, 0.99, "cosine of 'y' is 0.98, the bound is 0.99"),
+        (0.5, 1 - 1e-7, "cosine of 'y' is 0.5, the bound is 0.9999999"),
         (0.99996, 1.0, "cosine of 'y' is 0.99996, the bound is 1"),
         (1 - 1e-16, 1.0, "cosine of 'y' is 0.9999999999999999, the bound is 1"),
     ],

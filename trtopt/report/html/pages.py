@@ -225,7 +225,7 @@ def _warnings(collected: Collected) -> list[str]:
     notes = [note for report in reports for note in bench_notes(report) if note.severity <= Severity.DOUBT]
     shown = [note for note in notes if note.text]  # what makes figures not trustworthy has reasons besides
     missed = (
-        f"{subject.name}: {one.measure} of {one.output} is {one.found:.6g}, the bound is {one.bound:.12g}"
+        f"{subject.name}: {one.text}"
         for check in collected.checks.values()
         for subject in check.subjects
         for one in subject.violations

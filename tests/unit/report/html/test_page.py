@@ -180,10 +180,10 @@ def test_checks_answer_whether_it_is_accurate() -> None:
         subjects=(subject,),
     )
     shown = read(msgspec.structs.replace(everything(), checks={"check.json": check}))
-    assert "batch8.engine: cosine of y is 0.98, the bound is 0.99" in shown.text["answer"]
+    assert "batch8.engine: cosine of 'y' is 0.98, the bound is 0.99" in shown.text["answer"]
     assert "random data: accuracy on real data is unknown" in shown.text["accurate"]
     assert "output y: SQNR 14.5 dB, cosine 0.9800000" in shown.text["accurate"]
-    assert "NOT MET: cosine of y is 0.98, the bound is 0.99" in check._repr_html_()
+    assert "NOT MET: cosine of &#x27;y&#x27; is 0.98, the bound is 0.99" in check._repr_html_()
     assert "trtopt check d" in shown.text["made"]
 
 
