@@ -15,6 +15,7 @@ from trtopt.data.feeds import HeldReader
 from trtopt.data.readers import Arrays
 from trtopt.errors import DataError, ModelError
 from trtopt.onnxio.model_file import ModelFile, load
+from trtopt.precision import observe as observing, running
 from trtopt.precision.observe import float_tensors, observe
 from trtopt.records import TensorSpec
 
@@ -33,16 +34,14 @@ def source() -> SampleSource:
     return SampleSource("held", [HeldReader({"x": X, "flag": np.array(True)})])
 
 
-def seen(tmp_path: Path, **more: int) -> tuple[dict[str, list[tuple[int, np.ndarray]]], object]:
-    found: dict[str, list[tuple[int, np.ndarray]]] = {}
-    observed = observe(
-        chain(tmp_path),
-        source(),
-        ["x", "a", "f", "b", "y"],
-        lambda name, values, first: found.setdefault(name, []).append((first, values.copy())),
-        **more,
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The sessions that are opened."""
+    opened: list[object] = []
+    monkeypatch.setattr(
+        observing, "open_proto", lambda *given: opened.append(given) or running.open_proto(*given)
     )
-    return found, observed
+    return opened
 
 
 def test_the_fp32_tensors_are_listed_in_the_order_of_the_graph(tmp_path: Path) -> None:
@@ -50,23 +49,37 @@ def test_the_fp32_tensors_are_listed_in_the_order_of_the_graph(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("limit", "batch", "stages"),
-    [(1 << 30, 5, 1), (5 * 32 * 2, 2, 1), (5 * 32, 1, 1), (2 * 32, 1, 3), (1, 1, 5)],
+    ("limit", "batch", "count"),
+    [(1 << 30, 5, 1), (5 * 32 * 2, 2, 1), (5 * 32, 1, 1), (2 * 32, 1, 3), (1, 1, 4)],
 )
 def test_every_tensor_is_seen_once_a_batch_in_as_many_stages_as_the_limit_asks(
-    limit: int, batch: int, stages: int, tmp_path: Path
+    limit: int,
+    batch: int,
+    count: int,
+    tmp_path: Path,
+    stages: list[object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found, observed = seen(tmp_path, limit_bytes=limit)
+    monkeypatch.setattr(observing, "LIMIT_BYTES", limit)
+    found: dict[str, list[tuple[int, np.ndarray]]] = {}
+    samples = observe(
+        chain(tmp_path),
+        source(),
+        ["x", "a", "f", "b", "y"],
+        lambda name, values, first: found.setdefault(name, []).append((first, values.copy())),
+    )
     for name, values in VALUES.items():
         np.testing.assert_array_equal(np.concatenate([part for _, part in found[name]]), values)
         lengths = [len(part) for _, part in found[name]]
         assert [first for first, _ in found[name]] == [sum(lengths[:i]) for i in range(len(lengths))]
         assert max(lengths) == batch
-    assert observed.stages == stages  # type: ignore[attr-defined]
-    assert observed.samples == 5  # type: ignore[attr-defined]
+    assert (len(stages), samples) == (count, 5)
 
 
-def test_the_data_is_read_once_however_many_stages_there_are(tmp_path: Path) -> None:
+def test_the_data_is_read_once_however_many_stages_there_are(
+    tmp_path: Path, stages: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "LIMIT_BYTES", 1)
     asked: list[int] = []
 
     class Counted(SampleSource):
@@ -75,8 +88,8 @@ def test_the_data_is_read_once_however_many_stages_there_are(tmp_path: Path) -> 
             yield from super().batches(inputs, size)
 
     counted = Counted("held", [HeldReader({"x": X, "flag": np.array(True)})])
-    observed = observe(chain(tmp_path), counted, list(VALUES), lambda *_: None, limit_bytes=1)
-    assert observed.stages == len(VALUES)
+    observe(chain(tmp_path), counted, list(VALUES), lambda *_: None)
+    assert len(stages) == len(VALUES) - 1  # an input needs none
     assert asked == [1, 1]  # the first sample for its shapes, then all of them
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -112,6 +112,18 @@ def reads_of(node: onnx.NodeProto) -> set[str]:
         names |= {name for item in inner.node for name in reads_of(item)} - made
         names |= {item.name for item in inner.output} - made
     return names
+
+
+def nodes_for(
+    nodes: Iterable[onnx.NodeProto], names: Iterable[str], given: Set[str] = frozenset()
+) -> tuple[list[onnx.NodeProto], set[str]]:
+    """The nodes, in order, that `names` need where tensors in `given` are there; and all that these read."""
+    needed, kept = set(names), []
+    for node in reversed(list(nodes)):
+        if not needed.isdisjoint(node.output) and given.isdisjoint(node.output):
+            kept.append(node)
+            needed |= reads_of(node)
+    return kept[::-1], needed
 
 
 def check_texts(message: Message) -> None:

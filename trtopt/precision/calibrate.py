@@ -293,7 +293,7 @@ def calibrate(
     seen = Ranges(tensors)
     samples = observe(
         model, part, tensors, lambda name, values, _: seen.visit(name, values, part.numbers.tolist())
-    ).samples
+    )
     amax = {name: all_amax(histogram) for name, histogram in seen.seen.items()}
     scores: tuple[MethodScore, ...] = ()
     held = 0

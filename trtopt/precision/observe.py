@@ -35,15 +35,6 @@ Visitor = Callable[[str, NDArray[Any], int], None]
 """Is called with a tensor's name, its values (samples along the first axis), the first sample's number."""
 
 
-@dataclass(frozen=True)
-class Observed:
-    """How a model was observed: over how many samples, how many at once, in how many stages."""
-
-    samples: int
-    batch: int
-    stages: int
-
-
 def float_tensors(model: ModelFile, kinds: Collection[int] = (onnx.TensorProto.FLOAT,)) -> tuple[str, ...]:
     """The inputs of a model and outputs of its nodes that are of these types, in the order of the graph."""
     typed = types_of(model.proto)  # also behind operators that ONNX's inference does not know
@@ -58,10 +49,11 @@ def observe(
     names: Collection[str],
     visit: Visitor,
     *,
-    limit_bytes: int = LIMIT_BYTES,
     at_once: int = _MOST_AT_ONCE,
-) -> Observed:
+) -> int:
     """Run `source` through the model and hand every tensor in `names`, batch after batch, to `visit`.
+
+    Returns how many samples there were.
 
     Each tensor is visited once for every batch, in the order of the samples; tensors inside subgraphs cannot
     be observed. The model runs once over the data, at most `at_once` samples at a time. The memory that is
@@ -70,7 +62,7 @@ def observe(
     """
     specs = specs_of(model.proto)
     first = next(source.batches(specs, 1))
-    batch, shards = _plan(model, first, names, limit_bytes, at_once)
+    batch, shards = _plan(model, first, names, at_once)
     types = {name: info.elem_type for name, info in _types_in(inferred(model.proto)).items()}
     stages = cut(model.proto, shards, types)
     sessions = [open_proto(model, stage.proto) if stage.proto.graph.output else None for stage in stages]
@@ -85,31 +77,29 @@ def observe(
                 visit(name, held[name], samples)
             held = feed | {name: held[name] for name in stage.later}
         samples += samples_in(feed, specs)
-    return Observed(samples=samples, batch=batch, stages=len(stages))
+    return samples
 
 
-def shards_of(
-    model: ModelFile, source: SampleSource, names: Collection[str], limit_bytes: int = LIMIT_BYTES
-) -> list[list[str]]:
+def shards_of(model: ModelFile, source: SampleSource, names: Collection[str]) -> list[list[str]]:
     """`names` in runs whose tensors fit into the limit together, for one sample at a time."""
-    return _plan(model, next(source.batches(specs_of(model.proto), 1)), names, limit_bytes, 1)[1]
+    return _plan(model, next(source.batches(specs_of(model.proto), 1)), names, 1)[1]
 
 
 def _plan(
-    model: ModelFile, first: Arrays, names: Collection[str], limit_bytes: int, at_once: int
+    model: ModelFile, first: Arrays, names: Collection[str], at_once: int
 ) -> tuple[int, list[list[str]]]:
     """How many samples at once, and which tensors in which stage, by the shapes that one sample gives."""
     sizes = _sizes(model.proto, first, names)
     shards: list[list[str]] = [[]]
-    room = limit_bytes
+    room = LIMIT_BYTES
     for name in _in_order(model.proto, names):
         if sizes[name] > room and shards[-1]:
             shards.append([])
-            room = limit_bytes
+            room = LIMIT_BYTES
         shards[-1].append(name)
         room -= sizes[name]
     together = sum(sizes.values())
-    batch = 1 if len(shards) > 1 else max(1, min(at_once, limit_bytes // max(together, 1)))
+    batch = 1 if len(shards) > 1 else max(1, min(at_once, LIMIT_BYTES // max(together, 1)))
     return batch, shards
 
 
@@ -308,11 +298,11 @@ def measure_peaks(
         folded = with_weights_dequantized(spooling)
         peaks |= dict.fromkeys(float_tensors(folded), 0.0)
         names = {*peaks, *(reference.names if reference is not None else ())}
-        seen = observe(in_fp32(folded), samples, names, visit, at_once=_AT_ONCE)
+        count = observe(in_fp32(folded), samples, names, visit, at_once=_AT_ONCE)
         constants = {item.name: item for item in folded.proto.graph.initializer}
         for name in set(float_tensors(model)) - peaks.keys():  # weights behind Q/DQ
             peaks[name] = _peak(array_of(constants[name], folded.folder))
-    return peaks, seen.samples
+    return peaks, count
 
 
 def _peak(values: NDArray[np.float32]) -> float:

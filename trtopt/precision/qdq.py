@@ -6,7 +6,7 @@ Sources: the release notes and operator pages of TensorRT 8.6, 10 and 11, and ON
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import WEAK_TYPES, attribute, graphs_of, reads_of, refill, take_name
+from trtopt.onnxio.graph_walk import (
+    WEAK_TYPES,
+    attribute,
+    graphs_of,
+    names_in,
+    nodes_for,
+    reads_of,
+    refill,
+    take_name,
+)
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.weights import constant, constant_of_parts, runs_of_rows
 from trtopt.precision.placement.draft import Edge, Plan, Precision, WeightEdge
@@ -231,7 +240,10 @@ class _Writer:
         self._nodes = {node.name: node for node in model.graph.node}
         self._maker = {name: node for node in model.graph.node for name in node.output}
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._taken = set(_names(model))
+        # ONNX Runtime allows no name in the main graph that a subgraph has too
+        self._taken = names_in(model.graph) | {
+            node.name for part in graphs_of(model.graph) for node in part.node
+        }
         self._before: dict[str, list[onnx.NodeProto]] = defaultdict(list)
         self._after: dict[str, list[onnx.NodeProto]] = defaultdict(list)
         self._done: dict[tuple[Any, ...], str] = {}
@@ -358,8 +370,7 @@ class _Writer:
             order += [*self._before.get(node.name, []), node]
             for name in node.output:
                 order += self._after.get(name, [])
-        nodes = _alive(order, {value.name for value in graph.output})
-        refill(graph.node, nodes)
+        refill(graph.node, nodes_for(order, (value.name for value in graph.output))[0])
         drop_unread(self.model)
         if not self.form.strongly_typed:
             kept = [item for item in self.model.metadata_props if item.key != WEAK_TYPES]
@@ -373,33 +384,14 @@ def _tell_kernel(node: onnx.NodeProto, shape: Sequence[int]) -> None:
         node.attribute.append(onnx.helper.make_attribute("kernel_shape", list(shape[2:])))
 
 
-def _names(model: onnx.ModelProto) -> Iterator[str]:
-    """Every name of a node or tensor: ONNX Runtime allows none in the main graph that a subgraph has too."""
-    for part in graphs_of(model.graph):
-        yield from (item.name for item in (*part.input, *part.initializer))
-        for node in part.node:
-            yield from (node.name, *node.output)
-
-
 def _axis_of(axis: int | None) -> dict[str, Any]:
     return {} if axis is None else {"axis": axis}
-
-
-def _alive(nodes: Iterable[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
-    """The nodes, in order, whose results are read by others or wanted."""
-    kept = []
-    needed = set(wanted)
-    for node in reversed(list(nodes)):
-        if needed & set(node.output):
-            kept.append(node)
-            needed |= set(reads_of(node))
-    return kept[::-1]
 
 
 def drop_unread(model: onnx.ModelProto) -> None:
     """Remove the main graph's constants that no node reads any more, in place."""
     graph = model.graph
-    read = {name for node in graph.node for name in reads_of(node)} | {value.name for value in graph.output}
+    read = {value.name for value in graph.output}.union(*map(reads_of, graph.node))
     for index in reversed(range(len(graph.initializer))):
         if graph.initializer[index].name not in read:
             del graph.initializer[index]

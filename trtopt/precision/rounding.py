@@ -104,22 +104,20 @@ class _Matrix:
         return tuple(dict.fromkeys(str(node.input[0]) for node in self.readers))
 
 
-def round_by_data(
-    model: ModelFile, plan: Plan, source: SampleSource, form: QdqFormat, most_bytes: int = MOMENTS_BYTES
-) -> Rounded:
+def round_by_data(model: ModelFile, plan: Plan, source: SampleSource, form: QdqFormat) -> Rounded:
     """Move the plan's INT4 weights to their grids, in place, so that what their layers compute errs little.
 
-    The data runs once for as many layers as second moments fit into `most_bytes`, one sample at a time, so
+    The data runs once for as many layers as second moments fit into `MOMENTS_BYTES`, one sample at a time, so
     that the result does not depend on how many these are. Layers that read the same tensor share its moments.
     """
     weights = {item.name: item for item in model.proto.graph.initializer}
     matrices = _matrices(View(model.proto), plan)
     scales: WeightScales = {}
     samples = 0
-    for shard in _shards(matrices, most_bytes):
+    for shard in _shards(matrices):
         seen = Products()
         inputs = {name for item in shard for name in item.inputs}
-        samples = observe(model, source, inputs, seen.visit, at_once=1).samples
+        samples = observe(model, source, inputs, seen.visit, at_once=1)
         for item in shard:
             moments = seen.together(item.inputs)
             if np.isfinite(moments.mean).all():  # squares of what FP32 holds may exceed it
@@ -139,8 +137,8 @@ def _matrices(view: View, plan: Plan) -> list[_Matrix]:
     return [_Matrix(name, view.constants[name].dims[0], tuple(found)) for name, found in readers.items()]
 
 
-def _shards(matrices: Iterable[_Matrix], most_bytes: int) -> list[list[_Matrix]]:
-    """Runs of weights whose inputs' second moments fit into `most_bytes` together, one weight's at least."""
+def _shards(matrices: Iterable[_Matrix]) -> list[list[_Matrix]]:
+    """Runs of weights whose inputs' second moments fit into `MOMENTS_BYTES`, one weight's at least."""
     shards: list[list[_Matrix]] = []
     held: set[str] = set()
     room = 0
@@ -148,7 +146,7 @@ def _shards(matrices: Iterable[_Matrix], most_bytes: int) -> list[list[_Matrix]]
         size = 4 * item.channels * (item.channels + ROWS_AT_ONCE)
         if not shards or size * len(set(item.inputs) - held) > room:
             shards.append([])
-            held, room = set(), most_bytes
+            held, room = set(), MOMENTS_BYTES
         shards[-1].append(item)
         room -= size * len(set(item.inputs) - held)
         held |= set(item.inputs)

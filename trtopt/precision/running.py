@@ -20,7 +20,7 @@ from trtopt.files.atomic import cannot_write, scratch_folder
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.external_data import size_in_bytes
 from trtopt.onnxio.extraction import with_nodes
-from trtopt.onnxio.graph_walk import attribute, reads_of, refill
+from trtopt.onnxio.graph_walk import attribute, nodes_for, reads_of, refill
 from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import ModelFile, array_of, runnable
 from trtopt.onnxio.shape_inference import LARGE_BYTES
@@ -89,14 +89,10 @@ def open_proto(model: ModelFile, proto: onnx.ModelProto) -> Unoptimised:
 
 def _part(model: onnx.ModelProto, names: Sequence[str], given: Set[str]) -> tuple[onnx.ModelProto, list[str]]:
     """The nodes that `names` need where the tensors in `given` are there, and which of these they read."""
-    needed, nodes = set(names), []
-    for node in reversed(model.graph.node):
-        if not needed.isdisjoint(node.output) and given.isdisjoint(node.output):
-            nodes.append(node)
-            needed |= reads_of(node)
+    nodes, needed = nodes_for(model.graph.node, names, given)
     default = {item.name for item in model.graph.initializer}
     inputs = [item for item in model.graph.input if item.name in needed or item.name not in default]
-    part = with_nodes(model, nodes[::-1], inputs, map(onnx.helper.make_empty_tensor_value_info, names))
+    part = with_nodes(model, nodes, inputs, map(onnx.helper.make_empty_tensor_value_info, names))
     return part, sorted(needed & given)
 
 

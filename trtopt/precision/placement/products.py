@@ -370,17 +370,8 @@ _BETWEEN = ("Mul", "Div", "Add", "Where", "Sub", "Cast", "Identity", "Clip")
 _LEAST, _MOST, _STEP = 16, 256, 8
 
 
-@dataclass(frozen=True)
-class Attention:
-    """Softmax and the two products around it."""
-
-    first: Node
-    softmax: Node
-    second: Node
-
-
-def find_attentions(view: View) -> list[Attention]:
-    """Every MatMul → … → Softmax → MatMul whose operands are all computed."""
+def find_attentions(view: View) -> list[tuple[Node, Node]]:
+    """The products of every MatMul → … → Softmax → MatMul whose operands are all computed."""
     found = []
     for softmax in view.nodes:
         if not is_op(softmax, "Softmax"):
@@ -388,7 +379,7 @@ def find_attentions(view: View) -> list[Attention]:
         first, uses = _product_behind(view, softmax.input[0]), view.uses(softmax.output[0])
         second = [use.node for use in uses if use.index == 0 and _is_product_of_two(view, use.node)]
         if first is not None and len(uses) == len(second) == 1:
-            found.append(Attention(first, softmax, second[0]))
+            found.append((first, second[0]))
     return found
 
 
@@ -408,16 +399,16 @@ def _product_behind(view: View, tensor: str) -> Node | None:
 def apply_attention(draft: Draft) -> None:
     """Decide every MatMul of two computed tensors."""
     if draft.options.precision == "fp8" or draft.options.forms.attention == "on":
-        for attention in find_attentions(draft.view):
-            _decide_attention(draft, attention)
+        for first, second in find_attentions(draft.view):
+            _decide_attention(draft, first, second)
     for node in draft.view.nodes:
         is_decided = draft.is_quantized(node) or draft.options.excludes(node)
         if _is_product_of_two(draft.view, node) and not is_decided:
             _decide_alone(draft, node)
 
 
-def _decide_attention(draft: Draft, attention: Attention) -> None:
-    products = (attention.first, attention.second)
+def _decide_attention(draft: Draft, first: Node, second: Node) -> None:
+    products = (first, second)
     for product in products:
         if pattern := draft.options.excludes(product):
             for node in products:
@@ -425,20 +416,20 @@ def _decide_attention(draft: Draft, attention: Attention) -> None:
                 draft.keep(node, "excluded", why)
             return
     is_fp8 = draft.options.precision == "fp8"
-    if is_fp8 and (why_not := _why_no_attention(draft.view, attention)):
+    if is_fp8 and (why_not := _why_no_attention(draft.view, first)):
         for product in products:
             draft.keep(product, _ATTENTION_RULE, why_not)
         return
     for product in products:
         tensors = [draft.put(product, 0), draft.put(product, 1)]
-        if is_fp8 and product is attention.second:
+        if is_fp8 and product is second:
             draft.fixed[tensors[0]] = SOFTMAX_AMAX
         kind = draft.options.precision.upper()
         draft.quantize(product, _ATTENTION_RULE, f"both operands in {kind}, so that the attention fuses")
 
 
-def _why_no_attention(view: View, attention: Attention) -> str | None:
-    shape = view.shape(attention.first.input[0])
+def _why_no_attention(view: View, first: Node) -> str | None:
+    shape = view.shape(first.input[0])
     size = shape[-1] if shape else None
     if size is None:
         return "its head size is not known"
