@@ -123,95 +123,104 @@ def _is_anything(folder: Path) -> bool:
 _KEY_DIGITS = 12
 
 
-def result_path(folder: Path, setting: SweepSetting, terms: SweepTerms) -> Path:
-    """Where a point's result file lies: its key is in its name."""
-    name = f"{file_name(setting.label)}-{setting.key(terms)[:_KEY_DIGITS]}.json"
-    return folder / "results" / name
+@dataclass(frozen=True)
+class PointEngine:
+    """An engine of a build folder of the sweep's, and the graph that it was built of."""
+
+    folder: Path
+    onnx: OnnxArtifact
+    artifact: EngineArtifact
 
 
-def draw_point(
-    folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine
-) -> tuple[SweepPoint, Environment] | None:
-    """The point from its result file, if that is there, is whole and is of this engine."""
-    path = result_path(folder, setting, terms)
-    try:
-        report = read_result(path)
-    except ArtifactError:
-        return None
-    measured = report.points[0]
-    if measured.failure is not None or measured.latency.engine.sha256 != engine.artifact.sha256:
-        return None
-    return point_of(folder, setting, terms, engine, measured), report.environment
+@dataclass(frozen=True)
+class Point:
+    """A point of the sweep in `folder`, whose engine is there."""
 
+    folder: Path
+    terms: SweepTerms
+    setting: SweepSetting
+    engine: PointEngine
 
-def job_of(setting: SweepSetting, terms: SweepTerms, engine: PointEngine, data: str | None) -> BenchJob:
-    """The job that measures a point."""
-    return BenchJob(
-        engine=engine_at(engine.folder, engine.onnx.inputs, engine.artifact, setting.batch),
-        batch=setting.batch,
-        data=data,
-        contract=with_streams(terms.contract, setting.streams),
-        warmup_s=terms.warmup_s,
-        duration_s=terms.duration_s,
-        layers=False,
-        memory=terms.backend.name != ONNXRUNTIME,
-    )
+    @property
+    def result(self) -> Path:
+        """Where its result file lies: its key is in its name."""
+        name = f"{file_name(self.setting.label)}-{self.setting.key(self.terms)[:_KEY_DIGITS]}.json"
+        return self.folder / "results" / name
 
+    def read(self) -> tuple[SweepPoint, Environment] | None:
+        """Its figures from its result file, if that is there, is whole and is of this engine."""
+        try:
+            report = read_result(self.result)
+        except ArtifactError:
+            return None
+        measured = report.points[0]
+        if measured.failure is not None or measured.latency.engine.sha256 != self.engine.artifact.sha256:
+            return None
+        return self.figures(measured), report.environment
 
-def record_point(
-    folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine, result: Benched
-) -> tuple[SweepPoint, Environment]:
-    """What the job of a point has come to. Only a point that went through leaves a result file."""
-    measured = result.point
-    if not measured.latency.samples.start_ms:
-        raise DeviceError(
-            f"all {measured.latency.discarded} samples of its latency pass were discarded: "
-            f"{'; '.join(measured.latency.untrustworthy)}",
-            "sweep again when nothing slows the device down",
+    def job(self, data: str | None) -> BenchJob:
+        """The job that measures it."""
+        engine, size, terms = self.engine, self.setting.batch, self.terms
+        return BenchJob(
+            engine=engine_at(engine.folder, engine.onnx.inputs, engine.artifact, size),
+            batch=size,
+            data=data,
+            contract=with_streams(terms.contract, self.setting.streams),
+            warmup_s=terms.warmup_s,
+            duration_s=terms.duration_s,
+            layers=False,
+            memory=terms.backend.name != ONNXRUNTIME,
         )
-    if measured.failure is None:
-        report = BenchReport(
-            created=now(),
-            argv=command_line(),
-            environment=result.environment,
-            model_sha256=engine.onnx.sha256,
-            source_sha256=terms.model_sha256,
-            points=(measured,),
+
+    def record(self, result: Benched) -> tuple[SweepPoint, Environment]:
+        """What its job has come to. Only a point that went through leaves a result file."""
+        measured = result.point
+        if not measured.latency.samples.start_ms:
+            raise DeviceError(
+                f"all {measured.latency.discarded} samples of its latency pass were discarded: "
+                f"{'; '.join(measured.latency.untrustworthy)}",
+                "sweep again when nothing slows the device down",
+            )
+        if measured.failure is None:
+            report = BenchReport(
+                created=now(),
+                argv=command_line(),
+                environment=result.environment,
+                model_sha256=self.engine.onnx.sha256,
+                source_sha256=self.terms.model_sha256,
+                points=(measured,),
+            )
+            write_atomically(self.result, to_json(report, indent=None))
+        return self.figures(measured), result.environment
+
+    def figures(self, measured: BenchPoint) -> SweepPoint:
+        """What is drawn from its passes."""
+        artifact, build = self.engine.artifact, self.engine.folder.relative_to(self.folder).as_posix()
+        doubts = doubts_of(measured, on_host=self.terms.device.kind == "cpu")
+        rated = measured.throughput or measured.latency
+        rates: dict[str, Any] = {}
+        if rated.samples.start_ms and (measured.throughput is not None or measured.failure is None):
+            rate = throughput(rated.samples, self.setting.batch)
+            rates = {"samples_per_s": rate.samples_per_s, "queries_per_s": rate.queries_per_s}
+            rates |= {"busy_latency": spread_of(rated.samples), "watts": mean_watts(rated)}
+        path = f"{build}/{artifact.path}"
+        return SweepPoint(
+            key=self.setting.key(self.terms),
+            setting=self.setting,
+            shapes=measured.latency.shapes,
+            build=build,
+            engine=EngineRef(path=path, sha256=artifact.sha256, label=artifact.plan.label),
+            engine_bytes=artifact.size_bytes,
+            build_seconds=artifact.build_seconds,
+            result=self.result.relative_to(self.folder).as_posix() if measured.failure is None else None,
+            queries=len(measured.latency.samples.start_ms),
+            latency=spread_of(measured.latency.samples),
+            memory=memory_of(measured.memory) if measured.memory is not None else None,
+            untrustworthy=tuple(doubt.text for doubt in doubts if doubt.trust is Trust.NONE),
+            unsteady=tuple(doubt.text for doubt in doubts if doubt.trust is Trust.UNSTEADY),
+            failure=measured.failure,
+            **rates,
         )
-        write_atomically(result_path(folder, setting, terms), to_json(report, indent=None))
-    return point_of(folder, setting, terms, engine, measured), result.environment
-
-
-def point_of(
-    folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine, measured: BenchPoint
-) -> SweepPoint:
-    """A point's figures, drawn from its passes."""
-    artifact, build = engine.artifact, engine.folder.relative_to(folder).as_posix()
-    result = result_path(folder, setting, terms).relative_to(folder).as_posix()
-    doubts = doubts_of(measured, on_host=terms.device.kind == "cpu")
-    rated = measured.throughput or measured.latency
-    rates: dict[str, Any] = {}
-    if rated.samples.start_ms and (measured.throughput is not None or measured.failure is None):
-        rate = throughput(rated.samples, setting.batch)
-        rates = {"samples_per_s": rate.samples_per_s, "queries_per_s": rate.queries_per_s}
-        rates |= {"busy_latency": spread_of(rated.samples), "watts": mean_watts(rated)}
-    return SweepPoint(
-        key=setting.key(terms),
-        setting=setting,
-        shapes=measured.latency.shapes,
-        build=build,
-        engine=EngineRef(path=f"{build}/{artifact.path}", sha256=artifact.sha256, label=artifact.plan.label),
-        engine_bytes=artifact.size_bytes,
-        build_seconds=artifact.build_seconds,
-        result=result if measured.failure is None else None,
-        queries=len(measured.latency.samples.start_ms),
-        latency=spread_of(measured.latency.samples),
-        memory=memory_of(measured.memory) if measured.memory is not None else None,
-        untrustworthy=tuple(doubt.text for doubt in doubts if doubt.trust is Trust.NONE),
-        unsteady=tuple(doubt.text for doubt in doubts if doubt.trust is Trust.UNSTEADY),
-        failure=measured.failure,
-        **rates,
-    )
 
 
 def spread_of(samples: Samples) -> Spread:
@@ -263,15 +272,6 @@ class Swept:
     def calib_for(self, precision: str | None) -> str | None:
         """The data that a precision asks for: several precisions share the option."""
         return None if precision in _UNTYPED else self.recipe.calib
-
-
-@dataclass(frozen=True)
-class PointEngine:
-    """An engine of a build folder of the sweep's, and the graph that it was built of."""
-
-    folder: Path
-    onnx: OnnxArtifact
-    artifact: EngineArtifact
 
 
 class Builds:

@@ -35,12 +35,9 @@ from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.race import with_streams
 from trtopt.workflows.sweep.folder import (
     Builds,
-    PointEngine,
+    Point,
     Swept,
-    draw_point,
     is_sweep,
-    job_of,
-    record_point,
     save_sweep,
     sweep_in_progress,
 )
@@ -219,7 +216,7 @@ class _Run:
         As many at a time as the executor does; what cannot be built or measured leaves the others alone.
         """
         folder, terms = self._swept.folder, self._swept.terms
-        wanted: list[tuple[SweepSetting, PointEngine]] = []
+        wanted: list[Point] = []
         missing: list[Sequence[SweepSetting]] = []
         for group in groups:
             engine = self._builds.find(group[0])
@@ -227,33 +224,34 @@ class _Run:
                 missing.append(group)
                 continue
             for setting in group:
-                if there := draw_point(folder, setting, terms, engine):
+                point = Point(folder, terms, setting, engine)
+                if there := point.read():
                     self._add(*there)
                 else:
-                    wanted.append((setting, engine))
+                    wanted.append(point)
         with closing(self._builds.build([group[0] for group in missing])) as outcomes:
             for place, built in outcomes:
                 if isinstance(built, TrtoptError):
                     for setting in missing[place]:
                         self._add_failed(setting, built)
                 else:
-                    wanted += [(setting, built) for setting in missing[place]]
-        self._listener.plans([setting.label for setting, _ in wanted])
-        jobs = [job_of(setting, terms, engine, self._data) for setting, engine in wanted]
+                    wanted += [Point(folder, terms, setting, built) for setting in missing[place]]
+        self._listener.plans([point.setting.label for point in wanted])
+        jobs = [point.job(self._data) for point in wanted]
         results = self._swept.executor.run_all_jobs(
             jobs, limit_s=self._limit_s, on_progress=self._listener.progress
         )
         with closing(results):
             for index, outcome in results:
-                setting, engine = wanted[index]
+                point = wanted[index]
                 try:
                     if isinstance(outcome, TrtoptError):
                         raise outcome
-                    self._add(*record_point(folder, setting, terms, engine, outcome))
+                    self._add(*point.record(outcome))
                 except OutputError:
                     raise
                 except TrtoptError as error:
-                    self._add_failed(setting, error)
+                    self._add_failed(point.setting, error)
         if self._saved is not self.report:
             self._save()
 

@@ -12,11 +12,10 @@ from tests.support.examples import sweep_terms
 from trtopt.files.atomic import temporary_file
 from trtopt.records import AllocationEvent, BenchPoint, ClockReading, MemoryPass, SweepSetting
 from trtopt.workflows.sweep.folder import (
+    Point,
     PointEngine,
     file_name,
     memory_of,
-    point_of,
-    result_path,
     sweep_in_progress,
 )
 
@@ -38,7 +37,7 @@ def test_a_sweep_that_goes_on_removes_what_a_killed_one_left_and_nothing_else(tm
 
 FOLDER = Path("/sweep")
 ENGINE = PointEngine(FOLDER / "builds" / "fp16", examples.onnx(), examples.engine())
-SETTING = SweepSetting(precision="fp16", batch=8)
+POINT = Point(FOLDER, examples.sweep_terms(), SweepSetting(precision="fp16", batch=8), ENGINE)
 
 
 def measured(**changes: object) -> BenchPoint:
@@ -53,7 +52,7 @@ def measured(**changes: object) -> BenchPoint:
 
 
 def test_a_point_has_the_figures_of_its_passes_and_paths_within_the_sweep() -> None:
-    point = point_of(FOLDER, SETTING, examples.sweep_terms(), ENGINE, measured())
+    point = POINT.figures(measured())
     samples = examples.samples()  # two queries of 2 and 2.5 ms, of two groups: 4.5 ms of wall time
     assert samples.wall_ms == 4.5
     assert point.queries_per_s == 2 / 4.5e-3
@@ -69,14 +68,14 @@ def test_a_point_has_the_figures_of_its_passes_and_paths_within_the_sweep() -> N
 
 
 def test_without_a_throughput_pass_the_rate_is_that_of_one_query_in_flight() -> None:
-    point = point_of(FOLDER, SETTING, examples.sweep_terms(), ENGINE, measured(throughput=None))
+    point = POINT.figures(measured(throughput=None))
     assert point.queries_per_s == 2 / 4.5e-3
     assert point.busy_latency == point.latency
 
 
 def test_a_point_that_broke_off_keeps_what_it_has_and_no_result_file() -> None:
     broken = measured(throughput=None, failure="the device fell off")
-    point = point_of(FOLDER, SETTING, examples.sweep_terms(), ENGINE, broken)
+    point = POINT.figures(broken)
     assert point.latency is not None
     assert (point.samples_per_s, point.busy_latency, point.result) == (None, None, None)
     assert point.failure == "the device fell off"
@@ -103,4 +102,4 @@ def test_memory_is_the_peak_of_one_context_with_its_buffers() -> None:
 def test_names_of_files_hold_no_separators_whatever_an_axis_is_called() -> None:
     assert file_name("fp16 batch8 a/b..\\c0 x=1") == "fp16-batch8-a-b..-c0-x-1"
     setting = SweepSetting(precision=None, batch=1, axes={"../../up": 2})
-    assert result_path(FOLDER, setting, examples.sweep_terms()).parent == FOLDER / "results"
+    assert Point(FOLDER, examples.sweep_terms(), setting, ENGINE).result.parent == FOLDER / "results"
