@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,16 +69,14 @@ def _weights(path: Path) -> None:
 def _rewritten(path: Path) -> None:
     """As `trtopt lint` and `trtopt rewrite` read: shape inference and ONNX Runtime see the model."""
     from trtopt.onnxio.model_info import read_onnx
+    from trtopt.recipe import Recipe
     from trtopt.records import Backend
-    from trtopt.workflows.build.graph import REWRITE_FILE, rewrite_for
+    from trtopt.workflows.build.graph import rewrite_into
+    from trtopt.workflows.listener import SILENT
 
-    onnx = read_onnx(path)
-    copy = path.with_name("copy.onnx")
-    try:
-        rewrite_for(onnx, path, copy, Backend(name="tensorrt", version="10.16"), "all")
-    finally:
-        for name in (copy.name, REWRITE_FILE, f"{copy.name}.data"):
-            path.with_name(name).unlink(missing_ok=True)
+    backend, recipe = Backend(name="tensorrt", version="10.16"), Recipe(rewrite="all")
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        rewrite_into(Path(folder), read_onnx(path), path, recipe, backend, SILENT)
 
 
 def _built(backend: str) -> Callable[[Path], None]:

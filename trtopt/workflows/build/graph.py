@@ -16,7 +16,7 @@ from trtopt.files.manifests import MANIFEST
 from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import gib
 from trtopt.onnxio.model_info import load_graph, read_onnx
-from trtopt.recipe import Recipe, Rewriting, io_request
+from trtopt.recipe import Recipe, io_request
 from trtopt.records import Backend, EngineArtifact, Manifest, OnnxArtifact, RewriteSummary, to_json
 from trtopt.records.precision import OutputDifference
 from trtopt.records.tensors import IoRequest, TypedTensor
@@ -34,74 +34,6 @@ if TYPE_CHECKING:
 REWRITE_FILE = "rewrite.json"
 _ONE_SIZE_BYTES = 1 << 30
 """Weights from this size on are verified at one size of each dynamic axis instead of two."""
-
-
-def rewrite_for(
-    onnx: OnnxArtifact,
-    source: Path,
-    copy: Path,
-    backend: Backend,
-    rewriting: Rewriting,
-    add_rule: tuple[str, ...] = (),
-) -> tuple[OnnxArtifact | None, RewriteSummary | None, str]:
-    """Rewrite the model at `source` into `copy` for this TensorRT: by all rules, or those that earned it.
-
-    By those of `add_rule` too. A model that cannot be rewritten or verified is built unchanged, with a note.
-
-    Returns:
-        The rewritten model, None if `source` is used unchanged; what the manifest says of the rewrite,
-        None if there was none; and a note.
-    """
-    from trtopt.rewrite.rewrite import rewrite_model
-    from trtopt.rewrite.rules import build_rules
-
-    size = sum(file.stat().st_size for file in model_file.load(source).files)
-    free = _available_memory()
-    if free is not None and size > free:  # weights are mapped; each run would read them from the disk again
-        told = f"its weights take {gib(size)}, of memory {gib(free)} are free"
-        return None, None, f"not rewritten: {told}"
-    sizes = 1 if size >= _ONE_SIZE_BYTES else 2
-    target = target_of(backend).name
-    rules = {"default": build_rules(target), "all": None, "none": ()}[rewriting]
-    try:
-        trace = rewrite_model(
-            source,
-            copy,
-            target=target,
-            rules=rules,
-            add=add_rule,
-            clean=rewriting == "all",
-            sizes=sizes,
-            write_unchanged=False,
-        )
-    except ModelError as error:
-        return None, None, f"not rewritten: {error.problem}"
-    trace = msgspec.structs.replace(trace, source=source.name, out=copy.name)
-    write_atomically(copy.with_name(REWRITE_FILE), to_json(trace))
-    summary = trace.summary(REWRITE_FILE)
-    undone = "".join(f"; undone {one.rule}: {one.reason}" for one in trace.undone)
-    if not trace.applied:
-        return None, summary, f"nothing to rewrite{undone}"
-    done = ", ".join(f"{count} {name}" for name, count in summary.applied.items())
-    note = (
-        f"rewritten: {trace.nodes_before} nodes are now {trace.nodes_after} ({done}), verified on "
-        f"{summary.inputs_checked} inputs; details are in {REWRITE_FILE}"
-    )
-    limits = "".join(f"; {limit}" for limit in trace.notes)
-    return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), summary, f"{note}{undone}{limits}"
-
-
-def _available_memory() -> int | None:
-    """Bytes that can be had without swapping; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    words = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
-    return int(words[1]) * 1024 if words else None
-
-
-_OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST}
 
 
 @dataclass(frozen=True)
@@ -150,7 +82,7 @@ def keep_model(
     _check_roles(onnx)
     io = io_request(recipe)
     if io.is_empty:
-        kept = _rewrite_or_copy(onnx, source, folder, recipe, backend, listener)
+        kept = rewrite_into(folder, onnx, source, recipe, backend, listener)
         return replace(kept, io=_recorded_io(source))
     from trtopt.rewrite.typed_io.requested import check_formats
     from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
@@ -161,22 +93,72 @@ def keep_model(
         made = type_graph(model_file.load(source), io, data=recipe.calib)
         file = scratch / MODEL_FILE
         model_file.save(made.model, file)
-        kept = _rewrite_or_copy(read_onnx(file), file, folder, recipe, backend, listener)
+        kept = rewrite_into(folder, read_onnx(file), file, recipe, backend, listener)
     stated = tuple(one for one in made.tensors if one.dtype != "int8" or one.scale is not None)
     typed = msgspec.structs.replace(kept.onnx, parent=onnx.sha256)
     notes = (*describe(stated, made.checked), *kept.notes)
     return replace(kept, onnx=typed, notes=notes, io=made.tensors)
 
 
-def _rewrite_or_copy(
-    onnx: OnnxArtifact, source: Path, folder: Path, recipe: Recipe, backend: Backend, listener: Listener
+def rewrite_into(
+    folder: Path, onnx: OnnxArtifact, source: Path, recipe: Recipe, backend: Backend, listener: Listener
 ) -> PreparedGraph:
+    """The model at `source`, rewritten for this TensorRT by the rules that the recipe names.
+
+    One that cannot be rewritten or verified is copied, with a note.
+    """
+    from trtopt.rewrite.rewrite import rewrite_model
+    from trtopt.rewrite.rules import build_rules
+
     if recipe.rewrite == "none" and not recipe.add_rule:
         return PreparedGraph(_copy(onnx, source, folder))
     listener.phase(source.name, "rewriting the graph")
-    copy = folder / MODEL_FILE
-    kept, summary, note = rewrite_for(onnx, source, copy, backend, recipe.rewrite, recipe.add_rule)
-    return PreparedGraph(kept or _copy(onnx, source, folder), rewrite=summary, notes=(note,))
+
+    def unchanged(note: str, summary: RewriteSummary | None = None) -> PreparedGraph:
+        return PreparedGraph(_copy(onnx, source, folder), rewrite=summary, notes=(note,))
+
+    size = sum(file.stat().st_size for file in model_file.load(source).files)
+    free = _available_memory()
+    if free is not None and size > free:  # weights are mapped; each run would read them from the disk again
+        return unchanged(f"not rewritten: its weights take {gib(size)}, of memory {gib(free)} are free")
+    copy, target = folder / MODEL_FILE, target_of(backend).name
+    try:
+        trace = rewrite_model(
+            source,
+            copy,
+            target=target,
+            rules={"default": build_rules(target), "all": None, "none": ()}[recipe.rewrite],
+            add=recipe.add_rule,
+            clean=recipe.rewrite == "all",
+            sizes=1 if size >= _ONE_SIZE_BYTES else 2,
+            write_unchanged=False,
+        )
+    except ModelError as error:
+        return unchanged(f"not rewritten: {error.problem}")
+    trace = msgspec.structs.replace(trace, source=source.name, out=copy.name)
+    write_atomically(folder / REWRITE_FILE, to_json(trace))
+    summary = trace.summary(REWRITE_FILE)
+    undone = "".join(f"; undone {one.rule}: {one.reason}" for one in trace.undone)
+    if not trace.applied:
+        return unchanged(f"nothing to rewrite{undone}", summary)
+    done = ", ".join(f"{count} {name}" for name, count in summary.applied.items())
+    limits = "".join(f"; {limit}" for limit in trace.notes)
+    note = (
+        f"rewritten: {trace.nodes_before} nodes are now {trace.nodes_after} ({done}), verified on "
+        f"{summary.inputs_checked} inputs; details are in {REWRITE_FILE}{undone}{limits}"
+    )
+    rewritten = msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256)
+    return PreparedGraph(rewritten, rewrite=summary, notes=(note,))
+
+
+def _available_memory() -> int | None:
+    """Bytes that can be had without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    words = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
+    return int(words[1]) * 1024 if words else None
 
 
 def _check_roles(onnx: OnnxArtifact) -> None:
@@ -210,6 +192,9 @@ def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxAr
         inputs=type_specs(onnx.inputs, io, recorded),
         outputs=type_specs(onnx.outputs, io, recorded),
     )
+
+
+_OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST}
 
 
 def _copy(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
