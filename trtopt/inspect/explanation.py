@@ -77,14 +77,22 @@ class _Side:
             name: layer.name for layer in profile.layers if not layer.is_reformat for name in layer.onnx_nodes
         }
         computing = [part for part in self.parts if part.family not in _MOVES]
-        self._served = {name for part in computing if part.family != "product" for name in part.nodes}
         self._hiding = {part.layer for part in computing if not part.nodes}
+        self._by_family: dict[KernelFamily, set[str]] = defaultdict(set)
+        for part in computing:
+            self._by_family[part.family].update(part.nodes)
 
     def has_within_products(self, nodes: Sequence[str]) -> bool:
-        """Whether it computes these nodes, and no part other than products is known to, or may."""
-        own = self._covered.keys() & set(nodes)
+        """Whether its products compute these nodes: a part says so, or no other part does or may."""
+        wanted = {*nodes}
+        if not wanted or wanted & self._by_family["pointwise"]:
+            return False
+        if wanted <= self._by_family["product"]:
+            return True
+        own = self._covered.keys() & wanted
+        others = (names for family, names in self._by_family.items() if family != "product")
         layers = {self._covered[name] for name in own}
-        return bool(own) and not own & self._served and not layers & self._hiding
+        return bool(own) and own.isdisjoint(set().union(*others)) and not layers & self._hiding
 
 
 def _part_of(layer: ProfiledLayer) -> Part:
@@ -172,21 +180,13 @@ def _by_reason(group: _Group, sides: tuple[_Side, _Side]) -> Iterator[tuple[int,
         [part for part in side if part.family == "product" and not attended.issuperset(part.nodes)]
         for side in group
     ]
-    computed = [{name for part in side for name in part.nodes} for side in products]
     for side, parts in enumerate(group):
         for part in parts:
             if part.nodes and attended.issuperset(part.nodes):
                 yield side, part, _attention(group)
             elif part.family == "product":
                 yield side, part, _products(*products)
-            elif (
-                part.family == "pointwise"
-                and part.nodes
-                and (
-                    computed[1 - side].issuperset(part.nodes)
-                    or sides[1 - side].has_within_products(part.nodes)
-                )
-            ):
+            elif part.family == "pointwise" and sides[1 - side].has_within_products(part.nodes):
                 yield side, part, _FUSED[side]
             else:
                 yield side, part, _others(part.family, group)

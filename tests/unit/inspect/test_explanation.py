@@ -146,6 +146,13 @@ def test_a_gelu_within_a_hidden_product_is_a_fusion_unless_a_kernel_of_unknown_n
     assert named(opaque("a", row("product", "fc", 2.0), row("pointwise", "", 0.5)), apart) == ["pointwise"]
 
 
+def test_a_layer_that_runs_its_activation_in_a_kernel_of_its_own_has_not_fused_it() -> None:
+    """Kernels of a layer that hides nothing serve all of its nodes."""
+    two = opaque("a", row("product", "fc erf", 2.0), row("pointwise", "fc erf", 1.0))
+    assert not any(one.cost_ms for one in difference(two, two).causes)
+    assert named(two, opaque("b", row("product", "fc", 2.0), row("pointwise", "erf", 2.0))) == ["pointwise"]
+
+
 def test_an_attention_of_one_kernel_against_its_products_is_one_cause() -> None:
     whole = opaque("a", row("attention", "q softmax v", 1.0))
     apart = opaque("b", row("product", "q", 1.0), row("softmax", "softmax", 1.0), row("product", "v", 1.0))
