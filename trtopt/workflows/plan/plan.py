@@ -33,14 +33,14 @@ def plan(request: PlanRequest, note: Note = lambda text: None) -> BatchPlan:
     """Choose engines, workers, largest batch and delay, and write the plan to a file; see `trtopt.plan`."""
     output = Path(request.output)
     bounds = bounds_of(request)
-    read = read_arrivals(request.arrivals)
+    process, file_sha256 = read_arrivals(request.arrivals)
     measured = read_measured([Path(source) for source in request.sources])
     if request.for_triton:
         check_backend(measured.environment.backend)
-    shares = shares_of(measured, read.process, request.lengths or {})
+    shares = shares_of(measured, process, request.lengths or {})
     rate = request.rate
-    if rate is None and isinstance(read.process, Recorded):
-        rate = read.process.rate
+    if rate is None and isinstance(process, Recorded):
+        rate = process.rate
     notes = [*measured.notes]
     note("measuring what serving adds to an engine")
     try:
@@ -50,7 +50,7 @@ def plan(request: PlanRequest, note: Note = lambda text: None) -> BatchPlan:
         notes.append(f"the serving overhead is unknown and taken as zero: {error.summary}")
     note(f"simulating ways to serve with {len(measured.engines)} engines")
     chosen, demand = _choose(
-        Search(measured.engines, costs), Demand(read.process, rate or 1.0, shares), bounds, rate is None
+        Search(measured.engines, costs), Demand(process, rate or 1.0, shares), bounds, rate is None
     )
     setup = chosen.setup
     made = BatchPlan(
@@ -62,8 +62,8 @@ def plan(request: PlanRequest, note: Note = lambda text: None) -> BatchPlan:
         goal=str(bounds.goal),
         load=PlannedLoad(
             rate=demand.rate,
-            arrivals=read.name,
-            file_sha256=read.sha256,
+            arrivals=request.arrivals,
+            file_sha256=file_sha256,
             shares=dict(request.lengths or {}),
         ),
         engines=tuple(_plan_engine(engine, output, measured) for engine in setup.fleet.engines),
@@ -77,7 +77,7 @@ def plan(request: PlanRequest, note: Note = lambda text: None) -> BatchPlan:
     )
     write_output(output, to_json(made), PLAN)
     if request.verify:
-        found = verify(made, output, read.process, request, note)
+        found = verify(made, output, process, request, note)
         made = msgspec.structs.replace(made, verification=found)
         write_atomically(output, to_json(made))
     return made

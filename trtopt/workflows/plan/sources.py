@@ -33,15 +33,6 @@ from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.sweep.folder import REPORT, read_sweep
 
 
-@dataclass(frozen=True)
-class RequestedArrivals:
-    """How requests arrive, as it was named, and the hash of its file if it was one."""
-
-    process: Process
-    name: str
-    sha256: str | None = None
-
-
 def bounds_of(request: PlanRequest) -> Bounds:
     """The bounds of a plan, once the options are validated; nothing has been read by then."""
     bounds = Bounds(
@@ -57,11 +48,11 @@ def bounds_of(request: PlanRequest) -> Bounds:
     return bounds
 
 
-def read_arrivals(text: str) -> RequestedArrivals:
-    """A process by its name, or a file of arrivals."""
+def read_arrivals(text: str) -> tuple[Process, str | None]:
+    """A process by its name, or from a file of arrivals, with its hash."""
     path = Path(text)
     if not path.is_file():
-        return RequestedArrivals(parse_process(text), text)
+        return parse_process(text), None
     try:
         content = read_bounded(path)
     except (OSError, ValueError) as error:
@@ -69,7 +60,7 @@ def read_arrivals(text: str) -> RequestedArrivals:
             f"{path}: cannot be read as arrivals: {reason_of(error)}", "give another file"
         ) from None
     recorded = parse_recorded(content.decode(errors="replace"), text)
-    return RequestedArrivals(recorded, text, hashlib.sha256(content).hexdigest())
+    return recorded, hashlib.sha256(content).hexdigest()
 
 
 def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]) -> dict[int, float]:
