@@ -25,10 +25,7 @@ class OtherFormat:
 
 _EXPORT = "write its model as ONNX with trtopt export, which takes it as --checkpoint {}"
 _WEIGHTS = OtherFormat("a file of weights", _EXPORT)
-_ARRAYS = OtherFormat(
-    "NumPy arrays (.npz)", "give the model or the build folder, and the arrays with --data {}"
-)
-_ARRAY = OtherFormat("a NumPy array", "give the model or the build folder, and arrays in an .npz with --data")
+_ARRAYS, _ARRAY = OtherFormat("an archive of NumPy arrays (.npz)"), OtherFormat("a NumPy array")
 ENGINE = OtherFormat(
     "an engine", "give the ONNX file that this engine was built from; trtopt bench measures engines"
 )
@@ -50,7 +47,7 @@ _BY_SUFFIX = {
     **dict.fromkeys((".engine", ".plan", ".trt"), ENGINE),
     ".npz": _ARRAYS,
     ".npy": _ARRAY,
-    ".json": OtherFormat("JSON", "give the build folder; result files are read by trtopt compare"),
+    ".json": OtherFormat("JSON"),
 }
 
 

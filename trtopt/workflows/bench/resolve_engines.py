@@ -146,7 +146,9 @@ def find_engines(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifac
     if other is not None and other != ENGINE:
         raise UsageError(
             f"{path}: is {other.what}, not an engine or a model",
-            other.remedy_for(path, f"give {_ANY_ENGINE}"),
+            other.remedy_for(
+                path, f"give {_ANY_ENGINE}; arrays with --data, and files of results to trtopt compare"
+            ),
         )
     folder = path if path.is_dir() else path.parent
     has_manifest = (folder / MANIFEST).is_file()
