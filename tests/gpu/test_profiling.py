@@ -8,8 +8,8 @@ import pytest
 
 import trtopt
 from trtopt.api import profile
+from trtopt.inspect.costs import peaks_of
 from trtopt.inspect.memory import timeline
-from trtopt.inspect.peaks import peaks_of
 from trtopt.workflows.profile.peaks import known_peaks
 
 

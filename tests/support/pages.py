@@ -10,11 +10,10 @@ from tests.support import examples
 from tests.support.inspected import graph, node, stored
 from tests.support.scripted_runs import terms
 from tests.unit.inspect.test_memory import LIFE, passed
-from trtopt.inspect.costs import with_floors
+from trtopt.inspect.costs import peaks_of, with_floors
 from trtopt.inspect.graph import Graph
 from trtopt.inspect.inspector import EngineDescription, read_inspector
 from trtopt.inspect.memory import timeline
-from trtopt.inspect.peaks import peaks_of
 from trtopt.inspect.profile import profile_point
 from trtopt.records import (
     BenchPoint,

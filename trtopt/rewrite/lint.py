@@ -18,7 +18,7 @@ from trtopt.records import Record
 from trtopt.records.base import Result
 from trtopt.rewrite import driver
 from trtopt.rewrite.match import axes_of
-from trtopt.rewrite.rules.normalisation import BETTER_PLAIN, layer_norm
+from trtopt.rewrite.rules.composed import BETTER_PLAIN, layer_norm
 from trtopt.rewrite.scope import STANDARD, Scope
 from trtopt.targets import INTEGER_ARITHMETIC, Target, target_named
 

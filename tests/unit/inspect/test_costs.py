@@ -12,12 +12,12 @@ from trtopt.inspect.costs import (
     floor_of,
     furthest_above,
     node_flops,
+    peaks_of,
     tensor_bytes,
     total,
     with_floors,
 )
 from trtopt.inspect.graph import Graph
-from trtopt.inspect.peaks import peaks_of
 from trtopt.records import DevicePeaks, LayerCost, Peak, ProfiledLayer
 
 

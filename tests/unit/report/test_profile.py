@@ -7,8 +7,8 @@ from tests.support import examples
 from tests.support.inspected import graph, layer, node, profiled, stored, zeros
 from tests.support.pages import resnet
 from tests.support.scripted_runs import terms
+from trtopt.inspect.costs import peaks_of
 from trtopt.inspect.inspector import EngineDescription, read_inspector
-from trtopt.inspect.peaks import peaks_of
 from trtopt.inspect.profile import profile_point
 from trtopt.records import (
     BenchPoint,

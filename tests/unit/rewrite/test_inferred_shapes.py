@@ -16,7 +16,7 @@ from trtopt.onnxio import shape_inference
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite.driver import scopes_of
 from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.rewrite.rules.normalisation import layer_norm
+from trtopt.rewrite.rules.composed import layer_norm
 from trtopt.targets import target_named
 
 _HIDDEN = """

@@ -6,12 +6,11 @@ import json
 
 from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.rules import (
-    activations,
     attention,
     cleaning,
+    composed,
     convolution,
     folding,
-    normalisation,
     parsers,
     shuffles,
 )
@@ -21,8 +20,7 @@ FAMILIES = (
     cleaning,
     folding,
     shuffles,
-    normalisation,
-    activations,
+    composed,
     convolution,
     attention,
     parsers,

@@ -14,9 +14,9 @@ from trtopt.errors import TrtoptError
 from trtopt.executors.api import run_job
 from trtopt.files.atomic import scratch_folder, write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as
+from trtopt.inspect.costs import matrix_peak, peaks_of, together
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import read_inspector
-from trtopt.inspect.peaks import matrix_peak, peaks_of, together
 from trtopt.inspect.profile import profile_point
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.recipe import Recipe
