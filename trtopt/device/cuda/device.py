@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -25,7 +24,6 @@ from trtopt.device.cuda.cupti import CuptiRecorder
 from trtopt.device.memory_check import LESS_MEMORY
 from trtopt.device.nvml import holders_of, open_sensor
 from trtopt.device.nvtx import NvtxMarks
-from trtopt.device.ort.host import host_memory, poll
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.records import DeviceInfo
 
@@ -55,7 +53,6 @@ class CudaDevice(Device):
         self._marks = marks
 
     is_synchronous = False
-    now = staticmethod(time.perf_counter)
 
     def stream(self) -> Stream:
         """A new non-blocking stream."""
@@ -78,12 +75,6 @@ class CudaDevice(Device):
     def _lock_pages(self, doing: str, nbytes: int) -> tuple[NDArray[np.uint8], Callable[[], object]]:
         """Page-locked host memory, and what gives it back."""
         raise NotImplementedError
-
-    def pageable_buffer(self, nbytes: int) -> HostBuffer:
-        return host_memory(nbytes)
-
-    def wait_any(self, events: Sequence[Event], until_s: float) -> None:
-        poll(events, until_s)
 
     def _memory(self) -> tuple[int, int]:
         """How many bytes of its memory are free, and how many there are."""

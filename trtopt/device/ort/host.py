@@ -6,7 +6,7 @@ import ctypes
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -24,11 +24,8 @@ from trtopt.device.api import (
 )
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
-from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
+from trtopt.errors import GraphCaptureError, UsageError
 from trtopt.records import DeviceInfo
-
-_ALIGNMENT = 64
-"""Bytes: a cache line, as in ONNX Runtime's own allocator. Products at numpy's 16 take up to 3 % longer."""
 
 
 def cpu_info() -> DeviceInfo:
@@ -97,18 +94,6 @@ class HostMark(HostEvent):
         """Nothing to note."""
 
 
-def host_memory(nbytes: int) -> HostBuffer:
-    """Host memory: a device buffer of the host, and a pageable buffer of any device."""
-    try:
-        whole = np.empty(nbytes + _ALIGNMENT, np.uint8)
-    except MemoryError:
-        raise DeviceMemoryError(
-            f"out of host memory: allocating {nbytes / 2**20:.1f} MiB", "use a smaller batch"
-        ) from None
-    start = -whole.ctypes.data % _ALIGNMENT
-    return HostBuffer(whole[start : start + nbytes])
-
-
 class HostDevice(Device):
     """The host as a device; see `device.api.Device`.
 
@@ -120,7 +105,6 @@ class HostDevice(Device):
         self._marks = marks
 
     is_synchronous = True
-    now = staticmethod(time.perf_counter)
 
     def stream(self) -> HostStream:
         return HostStream()
@@ -128,11 +112,8 @@ class HostDevice(Device):
     def event(self, *, blocking: bool = False, timed: bool = True) -> HostEvent:
         return HostEvent() if timed else HostMark()
 
-    def device_buffer(self, nbytes: int) -> HostBuffer:
-        return host_memory(nbytes)
-
-    pageable_buffer = device_buffer
-    pinned_buffer = device_buffer  # locking its pages would change nothing here
+    device_buffer = pinned_buffer = Device.pageable_buffer
+    """All memory is the host's, and locking its pages would change nothing here."""
 
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         assert isinstance(target, HostBuffer)
@@ -149,9 +130,6 @@ class HostDevice(Device):
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         raise GraphCaptureError("ONNX Runtime on the CPU has no CUDA graphs")
-
-    def wait_any(self, events: Sequence[Event], until_s: float) -> None:
-        poll(events, until_s)
 
     def clock_sensor(self) -> ClockSensor:
         return UnknownClocks("a processor's clocks are not read")
@@ -189,20 +167,3 @@ def needs_gpu(option: str) -> UsageError:
 
 def _refuse_profiler() -> None:
     raise needs_gpu("--cuda-profiler")
-
-
-_WAKE_S = 1e-3
-"""A sleeping thread wakes late by some fraction of it: so long before the time the host stays awake."""
-
-
-def poll(events: Sequence[Event], until_s: float) -> None:
-    """Wait until one of `events` is reached or `time.perf_counter()` is `until_s`; sleeps only if idle.
-
-    Drivers can only wait for one event.
-    """
-    if not events:
-        time.sleep(max(0.0, until_s - time.perf_counter() - _WAKE_S))
-    while time.perf_counter() < until_s:
-        for event in events:
-            if event.reached():
-                return

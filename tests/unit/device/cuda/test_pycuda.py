@@ -10,7 +10,7 @@ import pytest
 
 from trtopt.device.cuda.pycuda import PycudaDevice
 from trtopt.device.nvtx import NvtxMarks
-from trtopt.device.ort.host import host_memory
+from trtopt.device.ort.host import HostDevice
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.records import DeviceInfo
 
@@ -78,10 +78,10 @@ CALLS = {
     "mem_alloc": lambda device, stream, event: device.device_buffer(8),
     "pagelocked_empty": lambda device, stream, event: device.pinned_buffer(8),
     "memcpy_htod_async": lambda device, stream, event: device.copy_to_device(
-        device.device_buffer(8), host_memory(8), stream
+        device.device_buffer(8), HostDevice().pageable_buffer(8), stream
     ),
     "memcpy_dtoh_async": lambda device, stream, event: device.copy_to_host(
-        host_memory(8), device.device_buffer(8), stream
+        HostDevice().pageable_buffer(8), device.device_buffer(8), stream
     ),
     "memcpy_dtod_async": lambda device, stream, event: device.copy_on_device(
         device.device_buffer(8), device.device_buffer(8), stream
