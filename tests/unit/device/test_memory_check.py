@@ -66,7 +66,9 @@ def test_an_estimate_that_does_not_fit_is_a_warning(caplog: pytest.LogCaptureFix
 def test_an_engine_that_cannot_fit_is_not_loaded(tmp_path: Path) -> None:
     job = job_in(tmp_path)
     output = TensorSpec(name="y", dtype="float16", shape=(8, 2))
-    known = msgspec.structs.replace(job, artifact=msgspec.structs.replace(job.artifact, outputs=(output,)))
+    replace = msgspec.structs.replace
+    engine = replace(job.engine, artifact=replace(job.engine.artifact, outputs=(output,)))
+    known = replace(job, engine=engine)
     least = len(ENGINE) + INPUT_BYTES
     for asked, needed in ((job, least), (known, least + OUTPUT_BYTES)):
         device = ScriptedDevice(Script(memory_bytes=needed - 1, holders=HOLDERS))
