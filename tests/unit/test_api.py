@@ -27,6 +27,7 @@ JOBS = (
     "cast",
     "check",
     "compare",
+    "explain",
     "export",
     "inspect",
     "lint",

@@ -50,7 +50,7 @@ def difference_blocks(found: EngineDifference) -> Iterator[Block]:
         Column("of A", lambda one: one.cost_ms / found.a_ms if found.a_ms else None, "+.1%"),
         Column("A ms", lambda one: one.a_ms, ".4f"),
         Column("B ms", lambda one: one.b_ms, ".4f"),
-        Column(found.parts, lambda one: f"{one.a_parts} → {one.b_parts}"),
+        Column(found.parts, lambda one: f"{one.a_parts} → {one.b_parts}" * bool(one.a_parts + one.b_parts)),
         Column("cause", lambda one: one.cause, fit="fold"),
         Column("ONNX nodes", lambda one: names_text(one.nodes), fit="cut"),
     ]

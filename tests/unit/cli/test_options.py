@@ -56,6 +56,7 @@ SAMPLES = (
     "build",
     "bench",
     "profile",
+    "explain",
     "compare",
     "check",
     "sweep",
@@ -81,7 +82,7 @@ def test_recipes_are_recipes_everywhere(name: str) -> None:
     assert "--profile" not in HELP[name]
 
 
-@pytest.mark.parametrize("name", ["build", "bench", "profile", "compare", "check"])
+@pytest.mark.parametrize("name", ["build", "bench", "profile", "explain", "compare", "check"])
 def test_shapes_and_axes_can_be_given_where_engines_are_built_or_run(name: str) -> None:
     assert "--shape INPUT:MIN,OPT,MAX" in HELP[name]
     assert "--axis NAME=MIN,OPT,MAX" in HELP[name]
