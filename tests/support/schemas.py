@@ -24,7 +24,8 @@ Schema = dict[str, Any]
 def records(kind: type[Record] = Record) -> Iterator[type[Record]]:
     """Every record that is a file, by its `schema`."""
     for one in kind.__subclasses__():
-        if "schema" in one.__struct_fields__ and one.__module__.startswith("trtopt."):
+        is_file = any(field.name == "schema" and not field.required for field in msgspec.structs.fields(one))
+        if is_file and one.__module__.startswith("trtopt."):
             yield one
         yield from records(one)
 

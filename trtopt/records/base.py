@@ -28,6 +28,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"{type(self).__name__}({fields})"
 
 
+class ResultFile(Record, frozen=True, kw_only=True):
+    """A file that a command wrote: when (ISO 8601, UTC), and the command as it was typed, if it was."""
+
+    schema: str
+    created: str
+    argv: tuple[str, ...] = ()
+
+
 JobResult = TypeVar("JobResult")
 
 

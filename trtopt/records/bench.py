@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Literal, get_args
 
-from trtopt.records.base import Record, Result, Shape
+from trtopt.records.base import Record, Result, ResultFile, Shape
 from trtopt.records.machine import ClockReading, ClockReference, Environment
 
 # ── terms ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -464,12 +464,10 @@ class BenchPoint(Record, frozen=True, kw_only=True):
     failure: str | None = None
 
 
-class BenchReport(Result, Record, frozen=True, kw_only=True):
+class BenchReport(Result, ResultFile, frozen=True, kw_only=True):
     """The result file of `trtopt bench`."""
 
     schema: str = "trtopt.bench/6"
-    created: str
-    argv: tuple[str, ...] = ()
     environment: Environment
     model_sha256: str
     """Of the graph that the engines were built from. Empty for an engine without a manifest."""

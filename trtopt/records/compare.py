@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trtopt.records.base import Record
+from trtopt.records.base import Record, ResultFile
 from trtopt.records.bench import Contract, EngineRef, Samples
 from trtopt.records.build import EngineArtifact
 from trtopt.records.machine import ClockReading, ClockReference, DeviceInfo, Environment
@@ -78,7 +78,7 @@ class MeasuredRunSpread(Record, frozen=True, kw_only=True):
     runs: int
 
 
-class CompareReport(Record, frozen=True, kw_only=True):
+class CompareReport(ResultFile, frozen=True, kw_only=True):
     """The result file of `trtopt compare`. Between result files there are no runs: the files hold them.
 
     `limit` is the slowdown that B must be shown not to have; None where there are no verdicts, and in files
@@ -86,8 +86,6 @@ class CompareReport(Record, frozen=True, kw_only=True):
     """
 
     schema: str = "trtopt.compare/6"
-    created: str
-    argv: tuple[str, ...] = ()
     threshold: float
     limit: float | None = None
     runs: tuple[InterleavedRun, ...] = ()

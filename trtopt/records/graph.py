@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trtopt.records.base import Record, Result
+from trtopt.records.base import Record, Result, ResultFile
 from trtopt.records.tensors import TensorSpec
 
 
@@ -47,12 +47,10 @@ class ReducedNode(Record, frozen=True, kw_only=True):
     op: str
 
 
-class ReduceReport(Result, Record, frozen=True, kw_only=True):
+class ReduceReport(Result, ResultFile, frozen=True, kw_only=True):
     """The result of `trtopt reduce`."""
 
     schema: str = "trtopt.reduce/1"
-    created: str
-    argv: tuple[str, ...] = ()
     model: str
     model_sha256: str
     out: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Integral, Real
 from statistics import median
 
-from trtopt.records.base import Record, Result, Shape
+from trtopt.records.base import Record, Result, ResultFile, Shape
 from trtopt.records.build import EngineArtifact, check_shapes
 from trtopt.records.machine import Environment
 
@@ -136,7 +136,7 @@ class Verification(Record, frozen=True, kw_only=True):
         return Served(**{name: median(getattr(run, name) for run in self.runs) for name in names})
 
 
-class BatchPlan(Result, Record, frozen=True, kw_only=True):
+class BatchPlan(Result, ResultFile, frozen=True, kw_only=True):
     """`trtopt plan`'s file: engines, workers and policy for a goal under a load.
 
     `buckets` are the shapes that requests are padded to, without the batch axis, by their length: a request
@@ -145,8 +145,6 @@ class BatchPlan(Result, Record, frozen=True, kw_only=True):
     """
 
     schema: str = "trtopt.plan/8"
-    created: str
-    argv: tuple[str, ...] = ()
     sources: tuple[str, ...]
     environment: Environment
     model_sha256: str

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from trtopt.records.base import Record, Result
+from trtopt.records.base import Record, Result, ResultFile
 
 # ── checks ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -86,12 +86,10 @@ class LayerDifference(Record, frozen=True, kw_only=True):
     added: float
 
 
-class CheckReport(Result, Record, frozen=True, kw_only=True):
+class CheckReport(Result, ResultFile, frozen=True, kw_only=True):
     """The result of `trtopt check`."""
 
     schema: str = "trtopt.check/1"
-    created: str
-    argv: tuple[str, ...] = ()
     model: str
     against: str
     against_sha256: str
@@ -269,12 +267,10 @@ class KeptSet(Record, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
 
 
-class BisectReport(Result, Record, frozen=True, kw_only=True, rename={"table_file": "table"}):
+class BisectReport(Result, ResultFile, frozen=True, kw_only=True, rename={"table_file": "table"}):
     """The result of `trtopt bisect`."""
 
     schema: str = "trtopt.bisect/1"
-    created: str
-    argv: tuple[str, ...] = ()
     model: str
     model_sha256: str
     out: str | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trtopt.records.base import Record, Result, Shape
+from trtopt.records.base import Record, Result, ResultFile, Shape
 from trtopt.records.bench import BenchReport, EngineRef, Launch
 from trtopt.records.build import Manifest
 from trtopt.records.machine import Environment
@@ -334,12 +334,10 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     kernels: KernelReport | None = None
 
 
-class ProfileReport(Result, Record, frozen=True, kw_only=True):
+class ProfileReport(Result, ResultFile, frozen=True, kw_only=True):
     """The result file of `trtopt profile`. `missing` lists what is unknown, and why."""
 
     schema: str = "trtopt.profile/5"
-    created: str
-    argv: tuple[str, ...] = ()
     environment: Environment
     model_sha256: str
     peaks: DevicePeaks | None
@@ -420,12 +418,10 @@ class EngineDifference(Record, frozen=True, kw_only=True):
     replaced: tuple[Replacement, ...]
 
 
-class Explanation(Result, Record, frozen=True, kw_only=True):
+class Explanation(Result, ResultFile, frozen=True, kw_only=True):
     """The result file of `trtopt explain`: why B's engines are slower or faster than those of A."""
 
     schema: str = "trtopt.explanation/1"
-    created: str
-    argv: tuple[str, ...] = ()
     a: str
     b: str
     device: str

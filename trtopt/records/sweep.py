@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-from trtopt.records.base import Record, Result, Shape
+from trtopt.records.base import Record, Result, ResultFile, Shape
 from trtopt.records.bench import Contract, EngineRef, Spread, Trust
 from trtopt.records.machine import Backend, DeviceInfo, Environment
 
@@ -115,12 +115,10 @@ class SweepPoint(Record, frozen=True, kw_only=True):
         return self.samples_per_s / self.watts if self.samples_per_s is not None and self.watts else None
 
 
-class SweepReport(Result, Record, frozen=True, kw_only=True):
+class SweepReport(Result, ResultFile, frozen=True, kw_only=True):
     """`sweep.json` of a sweep's folder; `points` by precision, axes, streams and batch."""
 
     schema: str = "trtopt.sweep/3"
-    created: str
-    argv: tuple[str, ...] = ()
     model: str
     """The name of the user's file."""
     terms: SweepTerms

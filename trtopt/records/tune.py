@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from trtopt.records.base import Record, Result
+from trtopt.records.base import Record, Result, ResultFile
 from trtopt.records.bench import Contract, Trust
 from trtopt.records.build import EngineArtifact
 from trtopt.records.compare import MeasuredRunSpread
@@ -117,15 +117,13 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
         return self.predicted_gain * self.probability
 
 
-class Ledger(Record, frozen=True, kw_only=True):
+class Ledger(ResultFile, frozen=True, kw_only=True):
     """`ledger.json`: the terms, the baseline and every candidate, in the order in which they were tried.
 
     `run_spread` is how much separate runs of one engine differ on the device; None: not measured there.
     """
 
     schema: str = "trtopt.ledger/4"
-    created: str
-    argv: tuple[str, ...] = ()
     model: str
     terms: TuneTerms
     baseline: TuneBaseline

@@ -18,7 +18,6 @@ from trtopt.records import (
     BatchVerdict,
     BenchPoint,
     BenchReport,
-    CheckReport,
     Collected,
     EngineDifference,
     EngineProfile,
@@ -26,6 +25,7 @@ from trtopt.records import (
     Manifest,
     ModelDifference,
     ProfileReport,
+    ResultFile,
     SweepReport,
     Trust,
 )
@@ -66,7 +66,6 @@ _NARROWEST = ("float4", "int4", "float8", "int8", "bfloat16", "float16", "float3
 _STEPS = 3
 _SIDES = ("A", "B")
 _LEVELS = ("good", "caution", "bad")
-_Made = BenchReport | ProfileReport | CheckReport | Manifest | SweepReport
 _Panels = dict[str, Sequence[Block]]
 _Engines = Mapping[str, tuple[ProfileReport, EngineProfile]]
 
@@ -385,7 +384,7 @@ def _origin(collected: Collected, argv: Sequence[str]) -> _Panels:
     return panels | {"machine and versions": list(_machines(collected))}
 
 
-def _commands(records: Mapping[str, _Made], argv: Sequence[str]) -> Lines:
+def _commands(records: Mapping[str, ResultFile | Manifest], argv: Sequence[str]) -> Lines:
     """The commands as they were typed, for a shell, and what each made; the last one made this page."""
     typed = {f"{what}, {_date_text(one.created)}": one.argv for what, one in records.items()}
     commands = [(what, words) for what, words in (*typed.items(), ("this page", argv)) if words]
