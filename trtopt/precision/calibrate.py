@@ -7,7 +7,7 @@ suits a model best has the least output error on samples that calibration has no
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,29 +215,6 @@ def best_of(scores: Sequence[MethodScore], held: int, careful: str) -> str:
     return scores[0].method if held >= _ENOUGH or lead >= _CLEAR_DB else careful
 
 
-def score(
-    methods: Sequence[str],
-    held: Iterable[tuple[Arrays, Arrays]],
-    run: Callable[[str, Arrays], Arrays],
-) -> tuple[MethodScore, ...]:
-    """Each method's signal-to-noise ratio, averaged over outputs, best first; equal ones in the given order.
-
-    `held` are (inputs, the float model's outputs); `run` answers with the quantised model's outputs.
-    """
-    found: dict[str, dict[str, Deviation]] = {method: {} for method in methods}
-    for inputs, reference in held:
-        for method, outputs in found.items():
-            made = run(method, inputs)
-            for name, array in reference.items():
-                if is_float(array) and array.shape == made[name].shape:
-                    outputs.setdefault(name, Deviation(name)).add(array, made[name])
-    scores = []
-    for method, outputs in found.items():
-        ratios = [decibels(item.result()) for item in outputs.values()]
-        scores.append(MethodScore(method=method, sqnr_db=round(float(np.mean(ratios)) if ratios else 0.0, 3)))
-    return tuple(sorted(scores, key=lambda item: -item.sqnr_db))
-
-
 @dataclass(frozen=True, kw_only=True)
 class QuantizationJob(PlacementOptions):
     """One job: what is quantised where and how it is written, and where ranges come from.
@@ -320,7 +297,7 @@ def _evaluate(
     form: QdqFormat,
     given: Scales,
 ) -> tuple[tuple[MethodScore, ...], int]:
-    """Every method's score; and how many samples were held out, 0 if there were too few."""
+    """Every method's score, the best first; and how many samples were held out, 0 if there were too few."""
     specs = specs_of(model.proto)
     part = Part(source, held=True)
     first = First(part, _HELD_SAMPLES)
@@ -332,37 +309,37 @@ def _evaluate(
             list(amax),
             lambda name, values, _: check_finite(name, values, part.numbers.tolist()),
         )
-    feeds = held or [_first(source.batches(specs, _AT_ONCE), specs)]
     reference = open_proto(model, model.proto)
     with passing(model) as spooling:
         quantized, names = _with_open_scales(spooling, plan, form, given)
-    columns = {
-        method: by_group({name: row[method] for name, row in amax.items()}, plan.groups) for method in METHODS
-    }
+    scales = {}
+    for method in METHODS:
+        shared = by_group({name: row[method] for name, row in amax.items()}, plan.groups)
+        scales[method] = {names[name]: form.scale(value) for name, value in shared.items()}
+    found: dict[str, dict[str, Deviation]] = {method: {} for method in METHODS}
+    for numbers, feed in held or [_first(source.batches(specs, _AT_ONCE), specs)]:
+        wanted = {name: array for name, array in reference.run(feed).items() if is_float(array)}
+        for name, array in wanted.items():
+            check_finite(name, array, numbers, _OUTPUT_REMEDY)
+        for method, outputs in found.items():
+            made = quantized.run({**feed, **scales[method]})
+            for name, array in wanted.items():
+                if array.shape == made[name].shape:
+                    outputs.setdefault(name, Deviation(name)).add(array, made[name])
+    scores = [_score(method, outputs.values()) for method, outputs in found.items()]
+    ranked = tuple(sorted(scores, key=lambda item: -item.sqnr_db))
+    return ranked, sum(samples_in(feed, specs) for _, feed in held)
 
-    def run(method: str, feed: Mapping[str, NDArray[Any]]) -> Arrays:
-        scales = {names[name]: form.scale(value) for name, value in columns[method].items()}
-        return quantized.run({**feed, **scales})
 
-    scores = score(tuple(METHODS), _with_outputs(reference, feeds), run)
-    return scores, sum(samples_in(feed, specs) for _, feed in held)
+def _score(method: str, outputs: Iterable[Deviation]) -> MethodScore:
+    """Signal-to-noise, averaged over the outputs."""
+    ratios = [decibels(item.result()) for item in outputs]
+    return MethodScore(method=method, sqnr_db=round(float(np.mean(ratios)) if ratios else 0.0, 3))
 
 
 def _first(feeds: Iterator[Arrays], inputs: Sequence[TensorSpec]) -> tuple[list[int], Arrays]:
     feed = next(feeds)
     return list(range(samples_in(feed, inputs))), feed
-
-
-def _with_outputs(
-    reference: Unoptimised, feeds: Iterable[tuple[Sequence[int], Arrays]]
-) -> Iterator[tuple[Arrays, Arrays]]:
-    """Inputs with the float model's outputs, which must be finite to be a reference."""
-    for numbers, feed in feeds:
-        outputs = reference.run(feed)
-        for name, value in outputs.items():
-            if is_float(value):
-                check_finite(name, value, numbers, _OUTPUT_REMEDY)
-        yield feed, outputs
 
 
 def _check_weights(model: ModelFile, plan: Plan) -> None:

@@ -71,7 +71,7 @@ def search(shares: Mapping[str, float], evaluate: Evaluate, most: int) -> Found:
     try:
         seeker.narrow()
         minimal = True
-    except _Spent:
+    except Spent:
         minimal = False
     return seeker.found(minimal=minimal)
 
@@ -85,7 +85,7 @@ def front(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(kept)
 
 
-class _Spent(Exception):
+class Spent(Exception):
     """No evaluation is left."""
 
 
@@ -102,7 +102,7 @@ class _Search:
         """The error with these nodes kept; evaluated once, then from memory."""
         if kept not in self._trials:
             if len(self._trials) >= self._most:
-                raise _Spent
+                raise Spent
             cost = sum(share for name, share in self._shares.items() if name in kept)
             self._trials[kept] = Trial(kept, self._evaluate(kept), cost)
         return self._trials[kept].error

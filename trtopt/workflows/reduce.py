@@ -52,7 +52,7 @@ from trtopt.onnxio.shape_inference import inferred, types_of
 from trtopt.precision.bounds import ACCURATE
 from trtopt.precision.observe import shards_of
 from trtopt.precision.running import part_of
-from trtopt.precision.search import minimal, short_start
+from trtopt.precision.search import Spent, minimal, short_start
 from trtopt.records import ReducedNode, ReduceReport, Symptom, TensorSpec, Unfused
 from trtopt.records.base import Record, to_json
 from trtopt.records.precision import Violation
@@ -302,10 +302,6 @@ class Journal:
         os.fsync(self._file.fileno())
 
 
-class _Spent(Exception):
-    """No step is left."""
-
-
 @dataclass(frozen=True)
 class Found:
     """The places of the nodes that are left, and how they fail."""
@@ -363,7 +359,7 @@ class Trials:
             self._fixed = not self.is_open or self._holds(self._whole)
             self._narrow()
             is_minimal = True
-        except _Spent:
+        except Spent:
             is_minimal = False
         others = tuple(one for one in seen if one.look != symptom.look and one.detail != symptom.detail)
         for kept, fixed in sorted(self._failing, key=lambda one: len(one[0])):
@@ -400,7 +396,7 @@ class Trials:
         if found is not None and key in self._seen:
             return found
         if self.steps >= self.request.max_steps and not turn:
-            raise _Spent
+            raise Spent
         self.steps += 1
         text = f"step {self.steps}: {len(kept)} of {len(self._whole)} nodes"
         self.listener.progress(0, text, None)

@@ -18,9 +18,9 @@ from trtopt.onnxio.graph_walk import Part, attribute, graphs_of, refill, subgrap
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT, check, types_of
 from trtopt.onnxio.weights import converted
-from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
+from trtopt.precision.casting.decide import HEAVY, CastDecider, CastDecision, CastOptions
 from trtopt.precision.casting.rules import Places
-from trtopt.records.precision import Decision as NodeDecision, KeptNode
+from trtopt.records.precision import Decision, KeptNode
 
 _READS_ANY = ("Cast", "Shape", "Size")
 _SUFFIX: dict[int, str] = {
@@ -32,7 +32,7 @@ _SUFFIX: dict[int, str] = {
 
 def cast_graph(
     model: ModelFile, ranges: Mapping[str, float] | None, cast_options: CastOptions, *, cast_io: bool = False
-) -> tuple[ModelFile, Decision]:
+) -> tuple[ModelFile, CastDecision]:
     """Cast a prepared model in memory; its spool takes large weights.
 
     `ranges`: the largest |x| by tensor, None where nothing was run.
@@ -45,7 +45,7 @@ def cast_graph(
     return result, decision
 
 
-def check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> None:
+def check_worthwhile(model: ModelFile, decision: CastDecision, precision: str) -> None:
     """Something heavy must have become 16-bit if only the opset stands in the way."""
     operators = {node.name: node.op_type for part in graphs_of(model.proto.graph) for node in part.node}
     if HEAVY & {operators[name] for name in decision.places}:
@@ -61,7 +61,7 @@ def check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> No
 _MOST_REASONS = 3
 
 
-def common_reasons(decisions: Iterable[KeptNode | NodeDecision]) -> str:
+def common_reasons(decisions: Iterable[KeptNode | Decision]) -> str:
     """Why most of the nodes were decided as they were."""
     reasons = Counter((item.op, item.reason) for item in decisions)
     parts = [f"{count} {op} because {reason}" for (op, reason), count in reasons.most_common(_MOST_REASONS)]

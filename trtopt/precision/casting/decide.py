@@ -99,7 +99,7 @@ class CastOptions:
 
 
 @dataclass(frozen=True)
-class Decision:
+class CastDecision:
     """The nodes that become 16-bit, where each of them does, those that stay FP32, and how weights fit.
 
     `fits` are of weights that become 16-bit.
@@ -145,7 +145,7 @@ class CastDecider:
             cast_options.threshold if cast_options.threshold is not None else self._limit / HEADROOM
         )
 
-    def decide(self) -> Decision:
+    def decide(self) -> CastDecision:
         """Decide every node of the graph and its subgraphs."""
         places: dict[str, Places] = {}
         kept: dict[str, KeptNode] = {}
@@ -179,7 +179,7 @@ class CastDecider:
                     kept[name] = _kept(nodes[name], "island", reason)
                     del inner[name]
             places |= inner
-        return Decision(places, tuple(kept.values()), untouched, self._fits_of(places))
+        return CastDecision(places, tuple(kept.values()), untouched, self._fits_of(places))
 
     def _unmeasured_nodes(self) -> dict[str, str]:
         """Nodes of subgraphs, whose values are not measured, and where they are."""

@@ -262,16 +262,13 @@ def _is_last(view: View, node: Node) -> bool:
     return True
 
 
-def _narrow_product(view: View, item: Weighted, options: PlacementOptions) -> str | None:
-    if item.is_convolution or (item.k >= _NARROW and item.n >= _NARROW):
-        return None
-    return f"K = {item.k}, N = {item.n}: below {_NARROW} there is nothing to gain"
-
-
-def _narrow_convolution(view: View, item: Weighted, options: PlacementOptions) -> str | None:
-    if not item.is_convolution or item.k >= _NARROW or item.n >= _NARROW or is_input_layer(view, item.node):
-        return None
-    return f"{item.k} and {item.n} channels: fewer than {_NARROW} on both sides, and not the input layer"
+def _narrow(view: View, item: Weighted, options: PlacementOptions) -> str | None:
+    narrow_sides = (item.k < _NARROW) + (item.n < _NARROW)
+    if not item.is_convolution and narrow_sides:
+        return f"K = {item.k}, N = {item.n}: below {_NARROW} there is nothing to gain"
+    if item.is_convolution and narrow_sides == 2 and not is_input_layer(view, item.node):
+        return f"{item.k} and {item.n} channels: fewer than {_NARROW} on both sides, and not the input layer"
+    return None
 
 
 _EXCEPTIONS: tuple[tuple[str, Callable[[View, Weighted, PlacementOptions], str | None]], ...] = (
@@ -281,8 +278,7 @@ _EXCEPTIONS: tuple[tuple[str, Callable[[View, Weighted, PlacementOptions], str |
     ("gate", _gate),
     ("gemv", _gemv),
     ("head", _head),
-    ("narrow", _narrow_product),
-    ("narrow", _narrow_convolution),
+    ("narrow", _narrow),
 )
 _FIRM = {"weight-type", "fp8-grouped", "int4-blocks"}
 """What `--include` cannot overrule."""

@@ -30,7 +30,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
 from trtopt.precision.calibrate import TABLE, QuantizationJob, table_beside
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
-from trtopt.precision.casting.decide import CastOptions, Decision
+from trtopt.precision.casting.decide import CastDecision, CastOptions
 from trtopt.precision.existing_qdq import is_quantized
 from trtopt.precision.observe import measure_peaks
 from trtopt.precision.quantize import make_rest_half, peaks_for_rest, quantize_graph, write_pairs
@@ -386,7 +386,7 @@ class CastVariants:
         made, decision = self._cast(replace(self._cast_options, keep=keep), spool)
         return None if len(decision.places) + len(kept) == len(self.nodes) else Variant(made)
 
-    def _cast(self, cast_options: CastOptions, spool: Path) -> tuple[ModelFile, Decision]:
+    def _cast(self, cast_options: CastOptions, spool: Path) -> tuple[ModelFile, CastDecision]:
         return cast_graph(replace(self._model, spool=spool), self._ranges, cast_options)
 
 

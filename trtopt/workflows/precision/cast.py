@@ -29,7 +29,7 @@ from trtopt.onnxio.shape_inference import LOW
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import ACCURATE, accuracy_alarms, allowance_used
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile, common_reasons
-from trtopt.precision.casting.decide import HEAVY, CastOptions, Decision
+from trtopt.precision.casting.decide import HEAVY, CastDecision, CastOptions
 from trtopt.precision.casting.rules import largest
 from trtopt.precision.compare import First, compare_outputs
 from trtopt.precision.observe import Reference, measure_peaks
@@ -139,7 +139,7 @@ class _Cast:
     """A model with some nodes in 16 bits, how that was decided, and how far its outputs lie from before."""
 
     model: ModelFile
-    decision: Decision
+    decision: CastDecision
     differences: tuple[OutputDifference, ...]
 
     @property
@@ -148,7 +148,7 @@ class _Cast:
         return allowance_used([item for item in self.differences if not item.integer], ACCURATE)
 
 
-def _costs(proto: onnx.ModelProto, cast_options: CastOptions, decision: Decision) -> dict[str, float]:
+def _costs(proto: onnx.ModelProto, cast_options: CastOptions, decision: CastDecision) -> dict[str, float]:
     """The nodes in 16 bits that may be kept in FP32 instead, in the order of the graph; heavy ones cost."""
     return {
         node.name: float(node.op_type in HEAVY)
@@ -215,7 +215,7 @@ def _data_remedy(data: str | Path | None) -> Iterator[None]:
         ) from None
 
 
-def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
+def _vanishing(decision: CastDecision) -> tuple[VanishingWeight, ...]:
     return tuple(
         VanishingWeight(weight=name, values=fit.vanishing, of=fit.nonzero)
         for name, fit in decision.fits.items()
@@ -223,7 +223,7 @@ def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
     )
 
 
-def _alarms(decision: Decision, precision: str) -> tuple[str, ...]:
+def _alarms(decision: CastDecision, precision: str) -> tuple[str, ...]:
     """Whoever asked for 16 bits and got none should know."""
     if decision.places:
         return ()
@@ -231,7 +231,7 @@ def _alarms(decision: Decision, precision: str) -> tuple[str, ...]:
     return (f"no node became {precision.upper()}: {reasons}",)
 
 
-def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
+def _notes(decision: CastDecision, *, was_low: bool) -> tuple[str, ...]:
     """Notes: nodes decided again; those kept FP32 only for want of values, heavy ones only for the opset."""
     notes = ["the model's 16-bit types became FP32 first: every node was decided again"] if was_low else []
     heavy = [kept for kept in decision.kept if kept.rule == "opset" and kept.op in HEAVY]
