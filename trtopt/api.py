@@ -195,10 +195,8 @@ def explain(request: ExplainRequest) -> Explanation:
     Raises:
         ArtifactError: A and B are of different models, have no batch size in common, or a profile is not of
             its folder's engines.
-        TrtoptError: see `bench`.
 
     Example:
-        >>> import trtopt
         >>> found = trtopt.explain("engines", "engines", batch=8, duration=0.1)
         >>> one = found.engines[0]
         >>> abs(sum(cause.cost_ms for cause in one.causes) - (one.b_ms - one.a_ms)) < 1e-6

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from trtopt.options import Argument, Checked, Option, Output
 from trtopt.precision.placement.forms import Forms as GraphForms, parse_forms
 from trtopt.precision.search import FEWEST
-from trtopt.recipe import MAX_AXIS, Recipe, read_io_request
-from trtopt.records.tensors import IoRequest
+from trtopt.recipe import MAX_AXIS, Recipe
 from trtopt.requests import shared
 from trtopt.requests.recipe import Forms, RunOptions, sizes_in
 from trtopt.targets import DEFAULT, target_names, targets_where
@@ -107,20 +106,8 @@ class LintRequest(shared.Request):
     target: Annotated[shared.Target, "TensorRT to check for."] = DEFAULT
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphEnds(shared.TensorOptions):
-    """What the inputs and outputs of a graph become."""
-
-    io: shared.GraphIo = None
-
-    @property
-    def io_request(self) -> IoRequest:
-        """The types and layouts, read."""
-        return read_io_request(self.io or {}, self.normalize or {}, self.preprocess)
-
-
 @dataclass(frozen=True)
-class RewriteRequest(GraphEnds):
+class RewriteRequest(shared.TensorOptions):
     """What to rewrite by which rules."""
 
     model: shared.OnnxFile
@@ -276,7 +263,7 @@ _WITHOUT_STORED_WEIGHTS = ", ".join(targets_where(lambda target: not target.stor
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeOptions(GraphEnds):
+class QuantizeOptions(shared.TensorOptions):
     """How to quantise a graph."""
 
     precision: Annotated[

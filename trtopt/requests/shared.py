@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +12,16 @@ from trtopt.errors import UsageError
 from trtopt.measure.contracts import DEFAULT, SUMMARIES, TERMS
 from trtopt.options import Argument, Checked, Option, parse_names
 from trtopt.precision.bounds import Bounds, bounds_in
-from trtopt.recipe import MAX_AXIS, axis_length, parse_shape_flag, recipe_names, split_io, split_normalize
+from trtopt.recipe import (
+    MAX_AXIS,
+    axis_length,
+    parse_shape_flag,
+    read_io_request,
+    recipe_names,
+    split_io,
+    split_normalize,
+)
+from trtopt.records.tensors import IoRequest
 from trtopt.targets import target_names
 from trtopt.workflows.listener import SILENT, Listener
 
@@ -225,26 +234,23 @@ def samples(purpose: str) -> str:
 Inputs = Annotated[Data, samples("Inputs to measure with [default: seeded random ones]")]
 
 
-_IO = (
-    'types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`, '
-    "`int8`, `uint8`; layouts: `nchw`, `nhwc`"
-)
-IO = Option(
-    "Give an input or output another type (fp32, fp16, bf16, int8, uint8) and layout (nchw, nhwc; "
-    "in engines also chw2, chw4, chw16, chw32, hwc8, hwc16).",
-    python=f"{_IO} and TensorRT's `chw2`, `chw4`, `chw16`, `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes "
-    "such arrays [default: the model's].",
-    metavar="NAME=TYPE[:LAYOUT]",
-    parse=split_io,
-)
-GraphIo = Annotated[Mapping[str, str] | None, replace(IO, python=f"{_IO} [default: the model's].")]
-
-
 @dataclass(frozen=True, kw_only=True)
 class TensorOptions(Request):
     """What inputs and outputs become."""
 
-    io: Annotated[Mapping[str, str] | None, IO] = None
+    io: Annotated[
+        Mapping[str, str] | None,
+        Option(
+            "Give an input or output another type (fp32, fp16, bf16, int8, uint8) and layout (nchw, nhwc; "
+            "in engines also chw2, chw4, chw16, chw32, hwc8, hwc16).",
+            python='types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, '
+            "`fp16`, `bf16`, `int8`, `uint8`; layouts: `nchw`, `nhwc`, in engines also TensorRT's `chw2`, "
+            "`chw4`, `chw16`, `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes such arrays [default: the "
+            "model's].",
+            metavar="NAME=TYPE[:LAYOUT]",
+            parse=split_io,
+        ),
+    ] = None
     normalize: Annotated[
         Mapping[str, str] | None,
         Option(
@@ -259,6 +265,11 @@ class TensorOptions(Request):
         Literal["imagenet"] | None,
         Option("Normalise the image input in the graph with these means and deviations."),
     ] = None
+
+    @property
+    def io_request(self) -> IoRequest:
+        """The types and layouts, read."""
+        return read_io_request(self.io or {}, self.normalize or {}, self.preprocess)
 
 
 # ── precision ───────────────────────────────────────────────────────────────────────────────────────────
