@@ -112,12 +112,23 @@ class JobType(Generic[AnyJob]):
     """The file that native code logs to."""
 
 
+JOBS: dict[type, JobType[Any]] = {}
+_Run = TypeVar("_Run", bound=Callable[..., Any])
+
+
 def type_of(job: Job[Any]) -> JobType[Any]:
     """The entry of a job's type."""
     return JOBS[type(job)]
 
 
-# ── what runs them ──────────────────────────────────────────────────────────────────────────────────────
+def runs(kind: type[AnyJob], doing: Callable[[AnyJob], str], **more: Any) -> Callable[[_Run], _Run]:
+    """Enter what runs jobs of a kind in the table; `doing` and `more` are fields of `JobType`."""
+
+    def enter(run: _Run) -> _Run:
+        JOBS[kind] = JobType(run=run, doing=doing, **more)
+        return run
+
+    return enter
 
 
 def engines_of(job: Job[Any]) -> Sequence[LoadedEngine]:
@@ -132,82 +143,6 @@ def measured_by(job: Any) -> Any:
     """The measurement that a job looks into by other means; else the job."""
     return job.bench if isinstance(job, KernelJob | RangesJob | ColdStartJob) else job
 
-
-def _open(job: Job[Any], marks: NvtxMarks = UNMARKED) -> AbstractContextManager[Target]:
-    """What runs a job's engines, with their plugins."""
-    plans = [engine.artifact.plan for engine in engines_of(job)]
-    plugins = {plugin.sha256: plugin for plan in plans for plugin in plan.settings.plugins}
-    return closing(open_target(plans[0].backend.name, tuple(plugins.values()), marks))
-
-
-def _build(job: BuildJob, progress: ProgressSink) -> EngineArtifact:
-    builder = open_builder(job.plan.backend.name, NvtxMarks(nvtx=job.nvtx))
-    return build_engine(builder, job, progress)
-
-
-def _describe(job: DescribeJob, _progress: ProgressSink) -> Described:
-    with closing(open_target(job.backend)) as target:
-        return describe(target, job)
-
-
-def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
-    marks = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
-    with _open(job, marks) as target:
-        return Benched(point=bench_engine(target, job, progress), environment=environment_of(target))
-
-
-def _record_kernels(job: KernelJob, progress: ProgressSink) -> KernelPass:
-    with _open(job) as target:
-        progress("kernels", None)
-        return record_engine_kernels(target, job)
-
-
-def _record_ranges(job: RangesJob, progress: ProgressSink) -> tuple[TracedRun, ...]:
-    have_nvtx_inject_cupti()
-    with _open(job) as target:
-        progress("layers of kernels", None)
-        return record_engine_ranges(target, job)
-
-
-def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
-    plan = job.bench.engine.artifact.plan
-    return start_engine(job, lambda: open_target(plan.backend.name, plan.settings.plugins))
-
-
-def _interleave(job: InterleaveJob, progress: ProgressSink) -> InterleavedRun:
-    with _open(job) as target:
-        return interleave(target, job, environment_of(target), progress)
-
-
-def _write_outputs(job: OutputsJob, progress: ProgressSink) -> int:
-    with _open(job) as target:
-        return write_outputs(target, job, progress)
-
-
-def _copy(job: CopyJob, _progress: ProgressSink) -> float:
-    with closing(open_target(job.backend)) as target:
-        return copy_bandwidth(target.device, job.nbytes)
-
-
-def _identify(job: IdentifyJob, _progress: ProgressSink) -> Identity:
-    builder = open_builder(job.backend)
-    return identity_of(builder.backend, builder.device)
-
-
-def _try_plan(job: TrialJob, progress: ProgressSink) -> Tried:
-    return Tried(run=try_plan(job, progress), environment=_environment(job.backend))
-
-
-def _measure_costs(job: CostJob, progress: ProgressSink) -> Costed:
-    return Costed(full_ms=serving_times(job, progress), environment=_environment(job.backend))
-
-
-def _environment(backend: str) -> Environment:
-    with closing(open_target(backend)) as target:
-        return environment_of(target)
-
-
-# ── what they are called ────────────────────────────────────────────────────────────────────────────────
 
 _LIBRARIES = {
     "tensorrt": ("TensorRT", "its driver"),
@@ -228,75 +163,113 @@ def _native_code(job: Any) -> list[str]:
     return list(dict.fromkeys([*libraries, *plugins, *own, *cupti]))
 
 
+# ── what runs them ──────────────────────────────────────────────────────────────────────────────────────
+
+
 def _running(job: Any) -> str:
     return f"running {job.engine.artifact.path}"
 
 
-JOBS: dict[type, JobType[Any]] = {
-    BuildJob: JobType[BuildJob](
-        run=_build,
-        doing=lambda job: f"building {job.plan.label}",
-        error=BuildError,
-        time_option="--build-timeout",
-        log=lambda job: Path(job.folder, f"{job.plan.label}.log"),
-    ),
-    DescribeJob: JobType[DescribeJob](
-        run=_describe,
-        doing=lambda job: f"running {job.path}",
-    ),
-    BenchJob: JobType[BenchJob](
-        run=_bench,
-        doing=_running,
-    ),
-    KernelJob: JobType[KernelJob](
-        run=_record_kernels,
-        doing=lambda job: f"recording the kernels of {job.bench.engine.artifact.path}",
-    ),
-    RangesJob: JobType[RangesJob](
-        run=_record_ranges,
-        doing=lambda job: f"recording the NVTX ranges of {job.bench.engine.artifact.path}",
-    ),
-    ColdStartJob: JobType[ColdStartJob](
-        run=_start_engine,
-        is_fresh=True,
-        doing=lambda job: f"starting {job.bench.engine.artifact.path}",
-    ),
-    InterleaveJob: JobType[InterleaveJob](
-        run=_interleave,
-        doing=lambda job: f"running {', '.join(dict.fromkeys(engine.path for engine in job.engines))}",
-    ),
-    OutputsJob: JobType[OutputsJob](
-        run=_write_outputs,
-        doing=_running,
-    ),
-    SamplesJob: JobType[SamplesJob](
-        run=write_samples,
-        doing=lambda job: f"reading the samples of {job.data}",
-        native_code=lambda job: [f"what {job.data} calls"],
-        error=DataError,
-        time_option="--budget",
-    ),
-    ParseJob: JobType[ParseJob](
-        run=parse,
-        doing=lambda job: f"parsing {job.path}",
-    ),
-    CopyJob: JobType[CopyJob](
-        run=_copy,
-        doing=lambda job: f"running a copy of {job.nbytes / 2**20:.0f} MiB",
-    ),
-    IdentifyJob: JobType[IdentifyJob](
-        run=_identify,
-        doing=lambda job: f"opening {job.backend}",
-    ),
-    TrialJob: JobType[TrialJob](
-        run=_try_plan,
-        doing=lambda job: f"running requests on {job.path}",
-    ),
-    CostJob: JobType[CostJob](
-        run=_measure_costs,
-        doing=lambda job: f"running requests on {job.path}",
-    ),
-}
+def _open(job: Job[Any], marks: NvtxMarks = UNMARKED) -> AbstractContextManager[Target]:
+    """What runs a job's engines, with their plugins."""
+    plans = [engine.artifact.plan for engine in engines_of(job)]
+    plugins = {plugin.sha256: plugin for plan in plans for plugin in plan.settings.plugins}
+    return closing(open_target(plans[0].backend.name, tuple(plugins.values()), marks))
+
+
+@runs(
+    BuildJob,
+    lambda job: f"building {job.plan.label}",
+    error=BuildError,
+    time_option="--build-timeout",
+    log=lambda job: Path(job.folder, f"{job.plan.label}.log"),
+)
+def _build(job: BuildJob, progress: ProgressSink) -> EngineArtifact:
+    builder = open_builder(job.plan.backend.name, NvtxMarks(nvtx=job.nvtx))
+    return build_engine(builder, job, progress)
+
+
+@runs(DescribeJob, lambda job: f"running {job.path}")
+def _describe(job: DescribeJob, _progress: ProgressSink) -> Described:
+    with closing(open_target(job.backend)) as target:
+        return describe(target, job)
+
+
+@runs(BenchJob, _running)
+def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
+    marks = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
+    with _open(job, marks) as target:
+        return Benched(point=bench_engine(target, job, progress), environment=environment_of(target))
+
+
+@runs(KernelJob, lambda job: f"recording the kernels of {job.bench.engine.artifact.path}")
+def _record_kernels(job: KernelJob, progress: ProgressSink) -> KernelPass:
+    with _open(job) as target:
+        progress("kernels", None)
+        return record_engine_kernels(target, job)
+
+
+@runs(RangesJob, lambda job: f"recording the NVTX ranges of {job.bench.engine.artifact.path}")
+def _record_ranges(job: RangesJob, progress: ProgressSink) -> tuple[TracedRun, ...]:
+    have_nvtx_inject_cupti()
+    with _open(job) as target:
+        progress("layers of kernels", None)
+        return record_engine_ranges(target, job)
+
+
+@runs(ColdStartJob, lambda job: f"starting {job.bench.engine.artifact.path}", is_fresh=True)
+def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
+    plan = job.bench.engine.artifact.plan
+    return start_engine(job, lambda: open_target(plan.backend.name, plan.settings.plugins))
+
+
+@runs(InterleaveJob, lambda job: f"running {', '.join(dict.fromkeys(one.path for one in job.engines))}")
+def _interleave(job: InterleaveJob, progress: ProgressSink) -> InterleavedRun:
+    with _open(job) as target:
+        return interleave(target, job, environment_of(target), progress)
+
+
+@runs(OutputsJob, _running)
+def _write_outputs(job: OutputsJob, progress: ProgressSink) -> int:
+    with _open(job) as target:
+        return write_outputs(target, job, progress)
+
+
+@runs(CopyJob, lambda job: f"running a copy of {job.nbytes / 2**20:.0f} MiB")
+def _copy(job: CopyJob, _progress: ProgressSink) -> float:
+    with closing(open_target(job.backend)) as target:
+        return copy_bandwidth(target.device, job.nbytes)
+
+
+@runs(IdentifyJob, lambda job: f"opening {job.backend}")
+def _identify(job: IdentifyJob, _progress: ProgressSink) -> Identity:
+    builder = open_builder(job.backend)
+    return identity_of(builder.backend, builder.device)
+
+
+@runs(TrialJob, lambda job: f"running requests on {job.path}")
+def _try_plan(job: TrialJob, progress: ProgressSink) -> Tried:
+    return Tried(run=try_plan(job, progress), environment=_environment(job.backend))
+
+
+@runs(CostJob, lambda job: f"running requests on {job.path}")
+def _measure_costs(job: CostJob, progress: ProgressSink) -> Costed:
+    return Costed(full_ms=serving_times(job, progress), environment=_environment(job.backend))
+
+
+def _environment(backend: str) -> Environment:
+    with closing(open_target(backend)) as target:
+        return environment_of(target)
+
+
+runs(ParseJob, lambda job: f"parsing {job.path}")(parse)
+runs(
+    SamplesJob,
+    lambda job: f"reading the samples of {job.data}",
+    native_code=lambda job: [f"what {job.data} calls"],
+    error=DataError,
+    time_option="--budget",
+)(write_samples)
 
 ANY_JOB: Any = reduce(or_, JOBS)
 """A job of any of these types."""
