@@ -204,33 +204,25 @@ def _default_axes(
     spec: TensorSpec, lengths: Mapping[Place, Lengths], which: int, batch_name: str | None
 ) -> list[int | str]:
     """The input's own axes, with the smallest, the tuned or the largest length (`which`) of open ones."""
-    axes: list[int | str] = []
-    for index, axis in enumerate(spec.shape):
-        if isinstance(axis, int):
-            axes.append(axis)
-        elif index == 0:
-            axes.append(BATCH)
-        elif (spec.name, index) in lengths:
-            axes.append(lengths[spec.name, index][which])
-        elif axis == batch_name:
-            axes.append(BATCH)
-        else:
-            missing = [
-                shlex.quote(axis_name(spec, place))
-                for place, length in enumerate(spec.shape)
-                if place
-                and isinstance(length, str)
-                and length != batch_name
-                and (spec.name, place) not in lengths
-            ]
-            first = spec.shape[0]
-            hint = f"; --batch gives that of axis 0 ({first!r})" if "batch" in axis.lower() else ""
-            raise UsageError(
-                f"input {spec.name!r}: axis {index} ({axis!r}) is dynamic, and its length is not given{hint}",
-                f"add {' '.join(f'--axis {name}=MIN,OPT,MAX' for name in missing)}, "
-                f"or one length, as --axis {missing[0]}=128",
-            )
-    return axes
+    missing = [
+        index
+        for index, axis in enumerate(spec.shape)
+        if index and isinstance(axis, str) and axis != batch_name and (spec.name, index) not in lengths
+    ]
+    if missing:
+        place, first = missing[0], spec.shape[0]
+        axis = str(spec.shape[place])
+        hint = f"; --batch gives that of axis 0 ({first!r})" if "batch" in axis.lower() else ""
+        names = [shlex.quote(axis_name(spec, index)) for index in missing]
+        raise UsageError(
+            f"input {spec.name!r}: axis {place} ({axis!r}) is dynamic, and its length is not given{hint}",
+            f"add {' '.join(f'--axis {name}=MIN,OPT,MAX' for name in names)}, "
+            f"or one length, as --axis {names[0]}=128",
+        )
+    given = {index: lengths[name, index][which] for name, index in lengths if name == spec.name}
+    return [
+        axis if isinstance(axis, int) else given.get(index, BATCH) for index, axis in enumerate(spec.shape)
+    ]
 
 
 def _fill(spec: TensorSpec, axes: tuple[int | str, ...], batch: int) -> Shape:
