@@ -29,7 +29,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ResultFile(Record, frozen=True, kw_only=True):
-    """A file that a command wrote: when (ISO 8601, UTC), and the command as it was typed, if it was."""
+    """A file that a command wrote: when (ISO 8601, UTC), and the command line of the program, as typed."""
 
     schema: str
     created: str
