@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     import torch
 
 
-_INLINE_LIMIT_BYTES = 2 * 1024**3 - 64 * 1024**2
-"""A protobuf message ends at 2 GiB; what is left is room for the graph."""
-
-
 @dataclass(frozen=True)
 class Exported:
     """What an export made. `external` is the file that holds the weights, if they are outside."""
@@ -123,12 +119,10 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data: bool) -> None:
     """Write the model with its weights inside if they fit, else next to it; each straight from its file."""
-    weights = list(filter(refers_to_file, model.graph.initializer))
-    length = sum(map(size_in_bytes, weights))
+    weights = filter(refers_to_file, model.graph.initializer)
     take_in([tensor for tensor in weights if size_in_bytes(tensor) < LARGE_BYTES], candidate)
-    take_in_inner(model, candidate, _INLINE_LIMIT_BYTES)  # constants that torchscript leaves in nodes
-    outside = external_data or length + model.ByteSize() > _INLINE_LIMIT_BYTES
-    model_file.save(model_file.ModelFile(model, scratch, outside), candidate)
+    take_in_inner(model, candidate)  # constants that torchscript leaves in nodes
+    model_file.save(model_file.ModelFile(model, scratch, external_data), candidate)
 
 
 def _check(model: onnx.ModelProto, scratch: Path, name: str) -> None:

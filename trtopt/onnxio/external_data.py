@@ -27,6 +27,8 @@ _WITHOUT_TENSORS = ("ValueInfoProto", "TypeProto", "StringStringEntryProto")  # 
 _KEYS = ("location", "offset", "length", "checksum", "basepath")
 _OF_ONNXRUNTIME = "prepacked"  # ONNX Runtime's notes on the same file begin so
 _MEMORY = "*/"  # ONNX Runtime takes the offset of such a location for an address in memory
+INLINE_LIMIT = 2**31 - 2**20
+"""Bytes of one file: Protocol Buffers ends at 2 GiB."""
 _COPY = "work on a copy that has no links: cp -rL FOLDER COPY"
 _WIDEST, _BYTE = 128, 8
 
@@ -82,11 +84,11 @@ def take_in(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
             tensor.ClearField("data_location")
 
 
-def take_in_inner(model: onnx.ModelProto, path: Path, most: int) -> None:
+def take_in_inner(model: onnx.ModelProto, path: Path) -> None:
     """Read what is in files but no initializer of the graph: in attributes, subgraphs, functions, sparse."""
     inner = [*tensors_of(model, "graph"), *tensors_of(model.graph, "initializer")]
     outside = [tensor for tensor in inner if refers_to_file(tensor)]
-    if sum(file_part(tensor, path).size for tensor in outside) > most:
+    if sum(file_part(tensor, path).size for tensor in outside) > INLINE_LIMIT:
         raise InvalidModelError(
             f"{path}: has more than 2 GiB in files that are no initializers of its graph",
             "export the model again, with its weights as initializers",

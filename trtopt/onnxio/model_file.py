@@ -40,6 +40,7 @@ from trtopt.files.bounded_reading import open_regular
 from trtopt.files.formats import OtherFormat, format_of
 from trtopt.files.outputs import Kind, check_output
 from trtopt.onnxio.external_data import (
+    INLINE_LIMIT,
     check_values,
     external_files,
     file_part,
@@ -164,7 +165,6 @@ MODEL = Kind("an ONNX file", is_sealed)
 
 SPOOLED_BYTES = 1 << 20
 """New constants from this size on are put into files."""
-_INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
 _ALIGNMENT = 4096
 _MOST_NAMES = 1000
 _FIRST_BYTE = 0x08  # of ONNX files: the tag of the IR version, whatever the file is called
@@ -387,7 +387,7 @@ def load(path: Path) -> ModelFile:
             tensor.raw_data = raw_bytes(tensor, path.parent).tobytes()
             del tensor.external_data[:]
             tensor.ClearField("data_location")
-    take_in_inner(proto, path, _INLINE_LIMIT)
+    take_in_inner(proto, path)
     declare_outputs(proto)
     return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, files)))
 
@@ -495,7 +495,8 @@ def save(model: ModelFile, path: Path, beside: tuple[Path, bytes] | None = None)
     heavy = [tensor for tensor in model.proto.graph.initializer if is_heavy(tensor)]
     small = [tensor for tensor in model.proto.graph.initializer if not is_heavy(tensor)]
     refill(rest.graph.initializer, small)
-    outside = bool(heavy) and (model.external or sum(map(size_in_bytes, heavy)) > _INLINE_LIMIT)
+    whole_size = rest.ByteSize() + sum(map(size_in_bytes, heavy))
+    outside = bool(heavy) and (model.external or whole_size > INLINE_LIMIT)
     weights: Path | None = None
     try:
         with ExitStack() as made, ExitStack() as unfinished:

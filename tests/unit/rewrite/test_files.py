@@ -62,7 +62,7 @@ def test_external_weights_stay_external(tmp_path: Path) -> None:
 def test_a_model_over_two_gib_is_written_with_its_weights_outside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtopt.onnxio.model_file._INLINE_LIMIT", 1000)
+    monkeypatch.setattr("trtopt.onnxio.model_file.INLINE_LIMIT", 1000)
     rewrite_model(_saved(_LARGE, tmp_path), tmp_path / "out.onnx", target="10")
     assert (tmp_path / "out.onnx.data").stat().st_size >= 64 * 64 * 4
 
