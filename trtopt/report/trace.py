@@ -25,38 +25,42 @@ TRACE_BEGINS = b'{"otherData": {"generator": "trtopt"}, '
 _KERNELS = 16
 """The first of the tracks of kernels, one for each stream."""
 
+Event = dict[str, Any]
+
 
 def trace(report: ProfileReport) -> bytes:
     """The whole report as one JSON file, with a process per engine."""
     events = [
-        event for number, engine in enumerate(report.engines, 1) for event in _engine_events(number, engine)
+        {**event, "pid": number}
+        for number, engine in enumerate(report.engines, 1)
+        for event in _engine_events(engine)
     ]
     return TRACE_BEGINS + json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()[1:] + b"\n"
 
 
-def _engine_events(process: int, engine: EngineProfile) -> Iterator[dict[str, Any]]:
-    yield _named("process_name", process, 0, f"{engine.engine.label}, batch {engine.batch}")
-    yield _named("thread_name", process, _COMPUTE, "layers")
+def _engine_events(engine: EngineProfile) -> Iterator[Event]:
+    yield _named("process_name", 0, f"{engine.engine.label}, batch {engine.batch}")
+    yield _named("thread_name", _COMPUTE, "layers")
     start_ms = 0.0
     if engine.h2d_ms:
-        yield _named("thread_name", process, _HOST_TO_DEVICE, "host to device")
-        yield _slice("copy to the device", "copy", process, _HOST_TO_DEVICE, 0.0, engine.h2d_ms, {})
+        yield _named("thread_name", _HOST_TO_DEVICE, "host to device")
+        yield _slice("copy to the device", "copy", _HOST_TO_DEVICE, 0.0, engine.h2d_ms, {})
         start_ms = engine.h2d_ms
     for layer in engine.layers:
         if layer.ms is not None:
             kind = "reformat" if layer.is_reformat else "layer"
-            yield _slice(layer.name, kind, process, _COMPUTE, start_ms, layer.ms, _arguments(layer))
+            yield _slice(layer.name, kind, _COMPUTE, start_ms, layer.ms, _arguments(layer))
             start_ms += layer.ms
     if engine.d2h_ms:
-        yield _named("thread_name", process, _DEVICE_TO_HOST, "device to host")
-        yield _slice("copy to the host", "copy", process, _DEVICE_TO_HOST, start_ms, engine.d2h_ms, {})
+        yield _named("thread_name", _DEVICE_TO_HOST, "device to host")
+        yield _slice("copy to the host", "copy", _DEVICE_TO_HOST, start_ms, engine.d2h_ms, {})
     if engine.memory is not None:
-        yield from _counters(process, engine.memory)
+        yield from _counters(engine.memory)
     if engine.kernels is not None:
-        yield from _kernels(process, engine.kernels)
+        yield from _kernels(engine.kernels)
 
 
-def _kernels(process: int, kernels: KernelReport) -> Iterator[dict[str, Any]]:
+def _kernels(kernels: KernelReport) -> Iterator[Event]:
     """Kernels at the times at which they ran, counted from the first; a track for each stream.
 
     Slices of one track must not overlap: what starts before the one in front has ended has another track.
@@ -65,9 +69,9 @@ def _kernels(process: int, kernels: KernelReport) -> Iterator[dict[str, Any]]:
     tracks = {lane: _KERNELS + number for number, lane in enumerate(dict.fromkeys(lanes))}
     for (stream, depth), track in tracks.items():
         name = f"kernels, stream {stream}" + (", overlapping" if depth else "")
-        yield _named("thread_name", process, track, name)
+        yield _named("thread_name", track, name)
     for row, lane in zip(kernels.rows, lanes, strict=True):
-        arguments: dict[str, Any] = {
+        arguments: Event = {
             "layer": row.layer,
             "layer's confidence": row.layer_confidence,
             "ONNX nodes": list(row.nodes),
@@ -78,7 +82,7 @@ def _kernels(process: int, kernels: KernelReport) -> Iterator[dict[str, Any]]:
             "registers": row.registers,
             "shared bytes": row.shared_bytes,
         }
-        yield _slice(row.name, row.family, process, tracks[lane], row.start_ms, row.ms, arguments)
+        yield _slice(row.name, row.family, tracks[lane], row.start_ms, row.ms, arguments)
 
 
 def _lanes(rows: Sequence[KernelRow]) -> list[tuple[int, int]]:
@@ -106,31 +110,15 @@ def _arguments(layer: ProfiledLayer) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value not in ("", None, [])}
 
 
-def _counters(process: int, memory: MemoryTimeline) -> Iterator[dict[str, Any]]:
+def _counters(memory: MemoryTimeline) -> Iterator[Event]:
     for at_ms, live in zip(memory.at_ms, memory.live_bytes, strict=True):
-        yield {
-            "name": "live bytes (memory pass)",
-            "ph": "C",
-            "pid": process,
-            "ts": at_ms * 1e3,
-            "args": {"bytes": live},
-        }
+        yield {"name": "live bytes (memory pass)", "ph": "C", "ts": at_ms * 1e3, "args": {"bytes": live}}
 
 
-def _slice(
-    name: str, category: str, process: int, track: int, start_ms: float, ms: float, arguments: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "cat": category,
-        "ph": "X",
-        "pid": process,
-        "tid": track,
-        "ts": start_ms * 1e3,
-        "dur": ms * 1e3,
-        "args": arguments,
-    }
+def _slice(name: str, category: str, track: int, start_ms: float, ms: float, arguments: Event) -> Event:
+    times = {"ts": start_ms * 1e3, "dur": ms * 1e3}
+    return {"name": name, "cat": category, "ph": "X", "tid": track, **times, "args": arguments}
 
 
-def _named(what: str, process: int, track: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": process, "tid": track, "args": {"name": name}}
+def _named(what: str, track: int, name: str) -> Event:
+    return {"name": what, "ph": "M", "tid": track, "args": {"name": name}}
