@@ -9,6 +9,7 @@ import pytest
 from onnx.parser import parse_model
 
 from tests.support.command_line import DIGITS, CommandLine, needs_no_tensorrt
+from trtopt.device.api import BuildInput
 from trtopt.device.backends import open_builder
 from trtopt.errors import BuildError
 from trtopt.records import BuildPlan, BuildSettings, ShapeRange
@@ -144,4 +145,4 @@ def test_a_model_above_two_gigabytes_is_refused_by_onnxruntime_before_its_weight
         onnx_sha256="", batch=one, shapes={"x": one}, settings=BuildSettings(), backend=builder.backend
     )
     with pytest.raises(BuildError, match="above 2 GB"):
-        builder.build(path, (), plan, timing_cache=None, progress=lambda *_: None, log=lambda *_: None)
+        builder.build(BuildInput(path, (), plan, None), lambda *_: None, lambda *_: None)

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import trtopt
 from tests.support.long import few
 from tests.support.paths import ROOT
+from trtopt.device.api import BuildInput
 from trtopt.device.backends import open_builder
 from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.model_info import read_onnx
@@ -82,10 +83,7 @@ def test_tensorrt_rtx_builds_every_pair_of_its_row(model: Path, int8: Path, tmp_
             recipe = Recipe(batch=(2,), io={"x": f"{short[dtype]}:{layout}"})
             (plan,) = make_plans(onnx_file, recipe, builder.backend)
             built = builder.build(
-                file,
-                onnx_file.types,
-                plan,
-                timing_cache=None,
+                BuildInput(file, onnx_file.types, plan, None),
                 progress=lambda phase, fraction: None,
                 log=lambda severity, message: None,
             )

@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.scripted_device.device import Script, ScriptedDevice
 from tests.support.trt_behaviour import IMAGES, LOGITS
 from tests.support.trt_surface import Surface
-from trtopt.device.api import AllocationTracker, BuiltEngine, Session
+from trtopt.device.api import AllocationTracker, BuildInput, BuiltEngine, Session
 from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.device.tensorrt.capability import Parsed, ParseJob, parse
 from trtopt.device.tensorrt.library import Library, load_library
@@ -113,10 +113,7 @@ def build(
         io_layouts=dict(io_layouts or {}),
     )
     return by.build(
-        model,
-        types,
-        plan,
-        timing_cache=cache,
+        BuildInput(model, types, plan, cache),
         progress=lambda phase, fraction: heard.append((phase, fraction)),
         log=lambda severity, message: heard.append((severity, message)),
     )

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from trtopt.builder.timing_cache import BuildCaches, StoredCache
-from trtopt.device.api import BuiltEngine, ClockSensor, EngineBuilder, ProgressSink
+from trtopt.device.api import BuildInput, BuiltEngine, ClockSensor, EngineBuilder, ProgressSink
 from trtopt.device.clocks import IDLE, faults_of
 from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.errors import BuildError, TimingCacheError
@@ -213,8 +213,8 @@ def _build(
     progress: ProgressSink,
     log: BuildLog,
 ) -> BuiltEngine:
-    blob = cache.blob if cache else None
-    return builder.build(Path(job.onnx), job.types, job.plan, timing_cache=blob, progress=progress, log=log)
+    given = BuildInput(Path(job.onnx), job.types, job.plan, cache.blob if cache else None)
+    return builder.build(given, progress, log)
 
 
 def _suffix(builder: EngineBuilder) -> str:

@@ -459,6 +459,16 @@ ProgressSink = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True)
+class BuildInput:
+    """What a builder makes an engine of; `types` are the element types that the graph contains."""
+
+    onnx: Path
+    types: tuple[str, ...]
+    plan: BuildPlan
+    timing_cache: bytes | None
+
+
+@dataclass(frozen=True)
 class BuiltEngine:
     """What a builder returns; the caller writes it to disk."""
 
@@ -498,17 +508,8 @@ class EngineBuilder(Protocol):
     uses_timing_cache: bool
     """Whether a timing cache has any effect here."""
 
-    def build(
-        self,
-        onnx: Path,
-        types: Sequence[str],
-        plan: BuildPlan,
-        *,
-        timing_cache: bytes | None,
-        progress: ProgressSink,
-        log: LogSink,
-    ) -> BuiltEngine:
-        """Build one engine; `types` are the element types that the graph contains.
+    def build(self, given: BuildInput, progress: ProgressSink, log: LogSink) -> BuiltEngine:
+        """Build one engine.
 
         Raises:
             UnsupportedOpError: the parser does not know an operator; names it and its node.

@@ -21,6 +21,7 @@ from trtopt.builder.timing_cache import (
     terms_of,
     write_cache,
 )
+from trtopt.device.api import BuildInput
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.errors import BuildError, TimingCacheError, UsageError
@@ -214,11 +215,11 @@ def test_a_build_that_fails_with_a_cache_that_was_not_wholly_read_is_tried_witho
         write_cache(path, header_of(where, what), b"what others have timed")
     build, began_with = TensorRTBuilder.build, []
 
-    def complain(builder: TensorRTBuilder, *given: Any, timing_cache: bytes | None, **more: Any) -> Any:
-        began_with.append(timing_cache)
-        if timing_cache is not None or not cured:
+    def complain(builder: TensorRTBuilder, given: BuildInput, *more: Any) -> Any:
+        began_with.append(given.timing_cache)
+        if given.timing_cache is not None or not cured:
             raise BuildError("4: The timing cache will not be used!; 10: no tactic", "simplify the node")
-        return build(builder, *given, timing_cache=timing_cache, **more)
+        return build(builder, given, *more)
 
     monkeypatch.setattr(TensorRTBuilder, "build", complain)
     with nullcontext() if cured else pytest.raises(BuildError, match="no tactic"):

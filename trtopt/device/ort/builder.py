@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from trtopt.builder_settings import check_backend
-from trtopt.device.api import BuiltEngine, ClockSensor, EngineBuilder, LogSink, ProgressSink
+from trtopt.device.api import BuildInput, BuiltEngine, ClockSensor, EngineBuilder, LogSink, ProgressSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.ort.host import cpu_info
 from trtopt.device.ort.reference import missing_operator
@@ -46,17 +44,9 @@ class OnnxRuntimeBuilder(EngineBuilder):
         """Nothing is timed while it builds."""
         return UnknownClocks("ONNX Runtime times no tactics")
 
-    def build(
-        self,
-        onnx: Path,
-        types: Sequence[str],
-        plan: BuildPlan,
-        *,
-        timing_cache: bytes | None,
-        progress: ProgressSink,
-        log: LogSink,
-    ) -> BuiltEngine:
+    def build(self, given: BuildInput, progress: ProgressSink, log: LogSink) -> BuiltEngine:
         """Fix the shapes that the plan fixes, and let ONNX Runtime optimise the graph for this CPU."""
+        onnx, plan = given.onnx, given.plan
         check_backend(plan.settings, self.backend)
         progress("Fixing shapes", 0.0)
         model = load_graph(onnx)

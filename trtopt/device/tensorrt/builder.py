@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.builder_settings import check_backend, plain_attributes
-from trtopt.device.api import BuiltEngine, ClockSensor, DeviceMemory, EngineBuilder, LogSink, ProgressSink
+from trtopt.device.api import (
+    BuildInput,
+    BuiltEngine,
+    ClockSensor,
+    DeviceMemory,
+    EngineBuilder,
+    LogSink,
+    ProgressSink,
+)
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvml import device_memory_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
@@ -109,16 +117,7 @@ class TensorRTBuilder(EngineBuilder):
         """As NVML reports it, where it needs a GPU to build."""
         return device_memory_of(self.device) if self._library.target.needs_gpu_to_build else None
 
-    def build(
-        self,
-        onnx: Path,
-        types: Sequence[str],
-        plan: BuildPlan,
-        *,
-        timing_cache: bytes | None,
-        progress: ProgressSink,
-        log: LogSink,
-    ) -> BuiltEngine:
+    def build(self, given: BuildInput, progress: ProgressSink, log: LogSink) -> BuiltEngine:
         """Build one engine; see `device.api.EngineBuilder.build`."""
         errors: list[str] = []
         hits: list[int] = []
@@ -132,8 +131,8 @@ class TensorRTBuilder(EngineBuilder):
         target = self._library.target
         sink = remember if target.progress_monitor else progress_from_log(remember, progress)
         logger = make_logger(self._library.trt, sink)
-        load_plugins(self._library, logger, plan.settings.plugins)
-        built = self._build(logger, onnx, types, plan, timing_cache, progress, errors)
+        load_plugins(self._library, logger, given.plan.settings.plugins)
+        built = self._build(logger, given, progress, errors)
         text = None
         if target.needs_gpu_to_build:
             with self._marks.range("describe"):
@@ -142,17 +141,10 @@ class TensorRTBuilder(EngineBuilder):
         return replace(built, timing_cache_hits=max(hits, default=None), inspector=text)
 
     def _build(
-        self,
-        logger: Any,
-        onnx: Path,
-        types: Sequence[str],
-        plan: BuildPlan,
-        timing_cache: bytes | None,
-        progress: ProgressSink,
-        errors: list[str],
+        self, logger: Any, given: BuildInput, progress: ProgressSink, errors: list[str]
     ) -> BuiltEngine:
         """Everything TensorRT makes here goes before `logger` does, also when building fails."""
-        trt, target = self._library.trt, self._library.target
+        trt, target, plan = self._library.trt, self._library.target, given.plan
         builder = network = config = cache = None
         monitor = make_monitor(trt, progress) if target.progress_monitor else None
         try:
@@ -160,22 +152,22 @@ class TensorRTBuilder(EngineBuilder):
             network = builder.create_network(mask_of(trt.NetworkDefinitionCreationFlag, target.network_flags))
             progress("Parsing the model", 0.0)
             with self._marks.range("parse"):
-                self._parse(network, logger, onnx, errors)
+                self._parse(network, logger, given.onnx, errors)
             formats = set_formats(trt, network, plan.io_layouts)
             config = builder.create_builder_config()
             add_profiles(trt, target, builder, network, config, plan)
-            applied = self._configure(config, types, plan.settings)
+            applied = self._configure(config, given.types, plan.settings)
             if plan.multi_profile:
                 applied["optimization_profiles"] = str(config.num_optimization_profiles)
             if formats:
                 applied["io_formats"] = formats
             if target.weakly_typed:
-                applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, types, onnx))
+                applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, given.types, given.onnx))
             if attentions := allow_decomposing(trt, network):
                 applied["attentions_allowed_to_decompose"] = str(attentions)
             if monitor is not None:
                 config.progress_monitor = monitor
-            cache = attach(config, timing_cache) if self.uses_timing_cache else None
+            cache = attach(config, given.timing_cache) if self.uses_timing_cache else None
             known = tactics_in(cache) if plan.settings.reproducible else {}
             with self._marks.range("build"):
                 serialized = builder.build_serialized_network(network, config)

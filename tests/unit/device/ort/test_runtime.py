@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.trt_behaviour import IMAGES
 from tests.support.trt_exercise import DIGITS, FIXED, SHAPES
-from trtopt.device.api import BuiltEngine
+from trtopt.device.api import BuildInput, BuiltEngine
 from trtopt.device.ort.builder import OnnxRuntimeBuilder
 from trtopt.device.ort.runtime import KEY, OnnxRuntimeTarget, session_options
 from trtopt.errors import IncompatibleEngineError, UsageError
@@ -23,7 +23,7 @@ def built(settings: BuildSettings) -> BuiltEngine:
     plan = BuildPlan(
         onnx_sha256="", batch=eight, shapes={IMAGES[0]: FIXED}, settings=settings, backend=by.backend
     )
-    return by.build(DIGITS, (), plan, timing_cache=None, progress=lambda *told: None, log=lambda *told: None)
+    return by.build(BuildInput(DIGITS, (), plan, None), lambda *told: None, lambda *told: None)
 
 
 def test_an_engine_is_run_with_the_settings_that_it_was_built_with() -> None:
