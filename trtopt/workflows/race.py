@@ -19,7 +19,6 @@ from trtopt.measure.analysis.outcomes import Work
 from trtopt.measure.contracts import THRESHOLD, WARMUP_S, with_terms
 from trtopt.measure.engine import LoadedEngine
 from trtopt.measure.loop.interleaved import (
-    BLOCK_QUERIES,
     InterleaveJob,
     ValidRounds,
     Variant,
@@ -120,30 +119,21 @@ def heat(
     purpose: Purpose,
     size: int,
     setting: Setting,
-    rounds: int | None = None,
-    *,
-    variants: Sequence[Variant] = (),
-    least_rounds: int = ROUNDS,
-    block_s: float | None = None,
-    block_queries: int = BLOCK_QUERIES,
-    reloads: bool = True,
+    rounds: int = ROUNDS,
 ) -> InterleaveJob:
-    """Turns in one process: of every engine under its name, or of `variants`, on the setting's terms."""
-    rounds = rounds or ROUNDS
+    """Turns in one process, of every engine under its name on the setting's terms."""
     alike = (Variant(name=name, engine=index, contract=setting.contract) for index, name in enumerate(names))
     return InterleaveJob(
         label=label,
         engines=tuple(engines),
-        variants=tuple(variants or alike),
+        variants=tuple(alike),
         rounds=rounds,
-        least_rounds=least_rounds,
+        least_rounds=ROUNDS,
         purpose=purpose,
         batch=size,
         data=setting.data,
         warmup_s=WARMUP_S,
-        block_s=block_s or setting.duration / rounds,
-        block_queries=block_queries,
-        reloads=reloads,
+        block_s=setting.duration / rounds,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from pathlib import Path
 
+import msgspec
+
 from trtopt.data import open_data
 from trtopt.errors import UsageError
 from trtopt.files.manifests import MANIFEST
@@ -177,22 +179,14 @@ def explain_engines(
     listener: Listener,
 ) -> tuple[Gaps, tuple[InterleavedRun, ...]]:
     """The ledger between two contracts for every engine of a folder, or one engine, at every batch size."""
-    notes, batch, variants = list[str](), batch_sizes(request.batch), gap_variants(*ends)
+    notes, batch, variants = list[str](), batch_sizes(request.batch), tuple(gap_variants(*ends))
     check_trust(request.trust, [path])
     with resolve_engines(path, batch, request.backend, notes, listener, request.trust) as found:
-        heats = [
-            heat(
-                f"batch{size}",
-                [engine_at(found.folder, found.inputs, engine, size)],
-                (),
-                "contracts",
-                size,
-                setting,
-                variants=variants,
-                least_rounds=0,
-            )
-            for engine, size in points(found.engines, batch)
-        ]
+        heats = []
+        for engine, size in points(found.engines, batch):
+            loaded = [engine_at(found.folder, found.inputs, engine, size)]
+            one = heat(f"batch{size}", loaded, (), "contracts", size, setting)
+            heats.append(msgspec.structs.replace(one, variants=variants, least_rounds=0))
         runs = race(heats, listener, setting.timeout)
     notes += notes_of(runs)
     environment = runs[0].environment

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
+
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
@@ -261,14 +263,9 @@ def _heat(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> Inte
         for letter, build in zip("AB", builds, strict=True)
     }
     names = [*reversed(engines)] if run % 2 else [*engines]
-    return heat(
-        f"batch{size}: run {run + 1} of {RUNS}",
-        [engines[name] for name in names],
-        names,
-        "builds",
-        size,
-        setting,
-        _ROUNDS,
+    loaded, label = [engines[name] for name in names], f"batch{size}: run {run + 1} of {RUNS}"
+    return msgspec.structs.replace(
+        heat(label, loaded, names, "builds", size, setting, _ROUNDS),
         least_rounds=0,
         block_s=setting.duration / (RUNS * _ROUNDS),
         reloads=False,  # every process loads them anew

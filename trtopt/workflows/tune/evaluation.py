@@ -180,7 +180,7 @@ class Evaluation:
 
     def measure(self, built: Built, limit_s: float) -> tuple[float, dict[str, float]]:
         """What it typically costs on its own, and the share of a query that each copy takes."""
-        run = self._run((built,), self._setting(built, limit_s), None, self._setup.listener)
+        run = self._run((built,), self._setting(built, limit_s), ROUNDS, self._setup.listener)
         (blocks,) = self._blocks(run, (built,))
         return typical(blocks), copy_shares(run, built.engine)
 
@@ -255,7 +255,7 @@ class Evaluation:
 
     def _compare(self, racers: Sequence[Built], setting: Setting, own: Listener) -> Comparison:
         """The second one's cost against the first one's; one slower after a few rounds gets no more."""
-        for rounds in (MIN_BLOCKS, None):
+        for rounds in (MIN_BLOCKS, ROUNDS):
             run = self._run(racers, setting, rounds, own)
             found = compare_turns(
                 valid_rounds(run),
@@ -267,9 +267,7 @@ class Evaluation:
                 break
         return found
 
-    def _run(
-        self, racers: Sequence[Built], setting: Setting, rounds: int | None, own: Listener
-    ) -> InterleavedRun:
+    def _run(self, racers: Sequence[Built], setting: Setting, rounds: int, own: Listener) -> InterleavedRun:
         names, measure = ("incumbent", "candidate")[: len(racers)], self._setup.measure
         variants = tuple(
             Variant(
@@ -280,19 +278,15 @@ class Evaluation:
             )
             for index, (name, one) in enumerate(zip(names, racers, strict=True))
         )
-        one = heat(
-            " against ".join(reversed(names)),
-            [engine_at(one.folder, one.manifest.onnx.inputs, one.engine, one.batch) for one in racers],
-            (),
-            "tuning",
-            racers[-1].batch,
-            setting,
-            rounds,
+        engines = [engine_at(one.folder, one.manifest.onnx.inputs, one.engine, one.batch) for one in racers]
+        label, size = " against ".join(reversed(names)), racers[-1].batch
+        turns = replace(
+            heat(label, engines, (), "tuning", size, setting, rounds),
             variants=variants,
             block_s=setting.duration / ROUNDS,  # of a short race, too
             block_queries=measure.block_queries,
         )
-        (run,) = run_heats([one], own, setting.timeout, self._setup.executor)
+        (run,) = run_heats([turns], own, setting.timeout, self._setup.executor)
         if run.failure is not None:
             raise DeviceError(run.failure, "check the GPU with nvidia-smi")
         return run
