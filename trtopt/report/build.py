@@ -20,6 +20,7 @@ from trtopt.report.view import (
     Lines,
     Table,
     View,
+    each_text,
     facts_of,
     facts_table,
     mib,
@@ -79,7 +80,7 @@ def _origin(manifest: Manifest) -> Iterator[Block]:
     yield facts_table("Builder settings", manifest.engines[0].builder_config)
     lines = [f"model {manifest.onnx.path}, SHA-256 {manifest.onnx.sha256}"]
     if (rewrite := manifest.rewrite) is not None:
-        applied = ", ".join(f"{rule} {count}" for rule, count in rewrite.applied.items()) or "no rule applied"
+        applied = each_text(rewrite.applied) or "no rule applied"
         lines.append(f"rewritten: {rewrite.nodes_before} → {rewrite.nodes_after} nodes ({applied})")
         if rewrite.inputs_checked and rewrite.largest_error is not None:
             lines.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from trtopt.printable import counted, some_of
 from trtopt.records import Capability, EngineContents, Inspection, Member, ModelContents, Subgraph, TensorSpec
@@ -15,6 +15,7 @@ from trtopt.report.view import (
     Lines,
     View,
     cells_of,
+    each_text,
     mib,
     mib_text,
     names_text,
@@ -66,7 +67,7 @@ def _tensors_table(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], 
 
 
 def _model_lines(model: ModelContents) -> Iterator[str]:
-    yield f"operators: {_counts(model.operators) or 'none'} ({counted(model.nodes, 'node')})"
+    yield f"operators: {each_text(model.operators) or 'none'} ({counted(model.nodes, 'node')})"
     kinds = (f"{one.dtype} {short(one.elements)} ({mib_text(one.size_bytes)})" for one in model.weights)
     yield f"parameters: {', '.join(kinds) or 'none'}"
     if model.weight_files:
@@ -81,10 +82,6 @@ def _model_lines(model: ModelContents) -> Iterator[str]:
     others = "".join(f", {domain} {version}" for domain, version in model.domains.items())
     made_by = f", by {model.producer}" if model.producer else ""
     yield f"opset {model.opset}{others}, IR {model.ir_version}{made_by}"
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _shapes_text(model: ModelContents) -> str:
@@ -152,13 +149,12 @@ def _engine_lines(engine: EngineContents) -> Iterator[str]:
         if open_ones:
             yield f"profile {number}: {'; '.join(open_ones)}"
     yield (
-        f"{engine.layers} layers: {_counts(engine.kinds)}"
+        f"{engine.layers} layers: {each_text(engine.kinds)}"
         if engine.layers
         else "its layers are not described"
     )
     if engine.weight_types:
-        shares = (f"{dtype} {share:.1%}" for dtype, share in engine.weight_types.items())
-        yield f"weights: {', '.join(shares)}"
+        yield f"weights: {each_text(engine.weight_types, '.1%')}"
     if engine.context_bytes is not None:
         yield f"{mib_text(engine.context_bytes)} for the activations of a context"
 

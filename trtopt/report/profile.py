@@ -38,6 +38,7 @@ from trtopt.report.view import (
     Table,
     View,
     cells_of,
+    each_text,
     mib_text,
     names_text,
     plain,
@@ -249,8 +250,8 @@ def kernel_lines(kernels: KernelReport) -> list[str]:
             f"; latency without the tracer {kernels.latency_ms:.3f} ms, "
             f"remainder {kernels.remainder_ms:+.3f} ms{share}"
         )
-    layers = _time_shares(kernels.rows, lambda row: row.layer_confidence, _CONFIDENCES)
-    nodes = _time_shares(kernels.rows, lambda row: row.confidence, _CONFIDENCES)
+    layers = _shares(kernels.rows, lambda row: row.layer_confidence, _CONFIDENCES)
+    nodes = _shares(kernels.rows, lambda row: row.confidence, _CONFIDENCES)
     return [
         f"time by what kernels do: {does}",
         line,
@@ -266,13 +267,11 @@ def kernel_types_line(kernels: KernelReport) -> str:
     for what, is_product in (("products", True), ("other kernels", False)):
         own = [row for row in kernels.rows if (row.family == "product") is is_product]
         if own:
-            parts.append(f"{what} {_time_shares(own, lambda row: row.dtype or 'unknown')}")
+            parts.append(f"{what} {_shares(own, lambda row: row.dtype or 'unknown')}")
     return f"types by kernel names: {'; '.join(parts)}"
 
 
-def _time_shares(
-    rows: Iterable[KernelRow], key: Callable[[KernelRow], str], order: Sequence[str] = ()
-) -> str:
+def _shares(rows: Iterable[KernelRow], key: Callable[[KernelRow], str], order: Sequence[str] = ()) -> str:
     """Of the rows' time, in that order, else the largest first."""
     ms: dict[str, float] = dict.fromkeys(order, 0.0)
     for row in rows:
@@ -322,10 +321,10 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
 
 def receipt_blocks(receipt: PrecisionReceipt, of: str = "") -> Iterator[Block]:
     """Types that ran and requested types, then layers that ran wider; `of` names the engine."""
-    parts = [f"time {_shares(receipt.time_ran)}"] if receipt.time_ran is not None else []
+    parts = [f"time {each_text(receipt.time_ran, '.1%')}"] if receipt.time_ran is not None else []
     if receipt.weights_ran:
-        requested = _shares(receipt.weights_requested)
-        parts.append(f"weights {_shares(receipt.weights_ran)} (requested: {requested})")
+        requested = each_text(receipt.weights_requested, ".1%")
+        parts.append(f"weights {each_text(receipt.weights_ran, '.1%')} (requested: {requested})")
     name = f"{of}: " if of else ""
     yield Lines([f"{name}precision: {'; '.join(parts)}"] if parts else [])
     columns: list[Column[Fallback]] = [
@@ -378,7 +377,3 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
     if memory.failure is not None:
         lines.append(f"  ended early: {memory.failure}")
     return lines
-
-
-def _shares(shares: dict[str, float]) -> str:
-    return ", ".join(f"{dtype} {share:.1%}" for dtype, share in shares.items())
