@@ -22,11 +22,11 @@ from trtopt.errors import UsageError
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, attribute, reads_of, refill, rename_uses, take_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.weights import constant
+from trtopt.precision.calibrate import QuantizationJob
 from trtopt.precision.placement.draft import (
     ACTIVATIONS,
     RESHAPES,
     Edge,
-    PlacementOptions,
     Plan,
     Precision,
     View,
@@ -35,7 +35,7 @@ from trtopt.precision.placement.draft import (
 )
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.products import is_own_gate
-from trtopt.precision.qdq import LARGEST, dequantize_weight
+from trtopt.precision.qdq import LARGEST, Scales, dequantize_weight
 
 _KINDS: dict[int, Precision] = {
     onnx.TensorProto.INT8: "int8",
@@ -347,33 +347,19 @@ _OURS = {"residual", "pad"}
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 
 
-@dataclass(frozen=True)
-class Completed:
-    """The plan, how many edges were added to the model's own or dropped, and tensors that lack a range.
-
-    `turned` are nodes whose weight has its scales along another axis than the output channels.
-    """
-
-    plan: Plan
-    added: int
-    dropped: int
-    unknown: tuple[str, ...]
-    turned: tuple[str, ...]
-
-
-def complete(view: View, options: PlacementOptions, existing: Existing, *, keep_unknown: bool) -> Completed:
+def complete(view: View, job: QuantizationJob, existing: Existing) -> tuple[Plan, Scales, list[str]]:
     """The rules' plan for the layers that training quantised, with the model's own pairs kept.
 
     Edges are identified by (node, input). An edge that a rule adds takes the scale that the same tensor, or
-    one that shares its scale, has already; `unknown` are tensors that have none, and unless `keep_unknown`
-    (there is data to calibrate them on) their edges are left out.
+    one that shares its scale, has already; those of tensors that have none are left out, unless there is data
+    to calibrate them on. With the scales that the model brings along, and what to say of it.
     """
     trained = frozenset(node for node, _ in (*existing.edges, *existing.weights))
-    plan = place(view, replace(options, trained=trained))
+    plan = place(view, replace(job, trained=trained))
     rules = {item.node: item.rule for item in plan.quantized}
     ours = {(edge.node, edge.index) for edge in plan.edges}
     behind_pads = {name for node in view.nodes if rules.get(node.name) == "pad" for name in node.output}
-    excluded = {node.name for node in view.nodes if options.excludes(node)}
+    excluded = {node.name for node in view.nodes if job.excludes(node)}
     tensors = {(node.name, i): name for node in view.nodes for i, name in enumerate(node.input)}
     kept = [
         Edge(tensors[key], *key)
@@ -382,8 +368,8 @@ def complete(view: View, options: PlacementOptions, existing: Existing, *, keep_
         if rules.get(key[0]) not in _OURS and tensors[key] not in behind_pads
         if not _is_inside_a_kernel(view, tensors[key], key[0], rules.keys())
     ]
-    known = known_ranges(plan, existing)
-    edges = tuple(e for e in plan.edges if keep_unknown or e.tensor in known or e.tensor in plan.fixed)
+    known = _known_ranges(plan, existing)
+    edges = tuple(e for e in plan.edges if job.has_ranges or e.tensor in known or e.tensor in plan.fixed)
     unknown = tuple(name for name in plan.tensors if name not in known)
     turned = tuple(item.node for item in plan.weights if _is_turned(item, existing))
     weights = tuple(
@@ -396,7 +382,23 @@ def complete(view: View, options: PlacementOptions, existing: Existing, *, keep_
     dropped += len(existing.weights.keys() - planned) + existing.inner
     order = view.order
     ordered = tuple(sorted((*edges, *kept), key=lambda edge: (order[edge.node], edge.index)))
-    return Completed(replace(plan, edges=ordered, weights=weights), added, dropped, unknown, turned)
+    plan = replace(plan, edges=ordered, weights=weights)
+    notes = [
+        f"the model's own {existing.pairs} Q/DQ pairs are kept with their scales: "
+        f"{added} edges added, {dropped} taken out"
+    ]
+    if turned:
+        notes.append(
+            f"{len(turned)} weights have scales along another axis than their output channels', "
+            f"such as that of {turned[0]!r}: INT8 kernels scale output channels, so such a layer "
+            "may run in float or not build; train with scales along those, or quantise the float model"
+        )
+    if unknown and not job.has_ranges:
+        notes.append(
+            f"{len(unknown)} more tensors should carry Q/DQ, such as {unknown[0]!r}: "
+            "give --data DATA to find their ranges"
+        )
+    return plan, Scales(known, existing.edges, existing.weights), notes
 
 
 def _is_turned(item: WeightEdge, existing: Existing) -> bool:
@@ -418,7 +420,7 @@ def _is_inside_a_kernel(view: View, tensor: str, reader: str, quantized: Set[str
     return maker.name in quantized and is_op(maker, *_LAYERS)
 
 
-def known_ranges(plan: Plan, existing: Existing) -> dict[str, float]:
+def _known_ranges(plan: Plan, existing: Existing) -> dict[str, float]:
     """amax by tensor, also of tensors that share a scale with one that has it."""
     known = dict(existing.tensors)
     for group in plan.groups:

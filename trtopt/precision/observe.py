@@ -63,8 +63,7 @@ def observe(
     specs = specs_of(model.proto)
     first = next(source.batches(specs, 1))
     batch, shards = _plan(model, first, names, at_once)
-    types = {name: info.elem_type for name, info in _types_in(inferred(model.proto)).items()}
-    stages = cut(model.proto, shards, types)
+    stages = cut(model.proto, shards, types_of(model.proto))
     sessions = [open_proto(model, stage.proto) if stage.proto.graph.output else None for stage in stages]
     samples = 0
     for feed in source.batches(specs, batch):
@@ -113,23 +112,16 @@ def _in_order(model: onnx.ModelProto, names: Collection[str]) -> Iterator[str]:
 
 def _sizes(model: onnx.ModelProto, feed: Arrays, names: Collection[str]) -> dict[str, int]:
     """Bytes of each tensor for the shapes in `feed`; where a shape is unknown, as many as the largest."""
-    types = _types_in(inferred(skeleton_at(model, {name: array.shape for name, array in feed.items()})))
+    graph = inferred(skeleton_at(model, {name: array.shape for name, array in feed.items()})).graph
     known: dict[str, int] = {}
-    for name in names:
-        axes = types[name].shape.dim if name in types and types[name].HasField("shape") else None
-        if axes is not None and all(axis.HasField("dim_value") for axis in axes):
-            known[name] = 4 * math.prod(axis.dim_value for axis in axes)
+    for item in (*graph.input, *graph.value_info, *graph.output):
+        tensor = item.type.tensor_type
+        axes = tensor.shape.dim
+        if tensor.HasField("shape") and all(axis.HasField("dim_value") for axis in axes):
+            known[item.name] = 4 * math.prod(axis.dim_value for axis in axes)
+    known = {name: known[name] for name in names if name in known}
     largest = max(known.values(), default=1)
     return {name: known.get(name, largest) for name in names}
-
-
-def _types_in(model: onnx.ModelProto) -> dict[str, Any]:
-    graph = model.graph
-    return {
-        item.name: item.type.tensor_type
-        for item in (*graph.input, *graph.value_info, *graph.output)
-        if item.type.HasField("tensor_type")
-    }
 
 
 # What one pass over the data adds up of tensors' channels.

@@ -28,7 +28,7 @@ from trtopt.precision.casting.convert import cast_graph, common_reasons
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantized
 from trtopt.precision.compare import First, compare_outputs, decibels, open_model
-from trtopt.precision.existing_qdq import Existing, complete, known_ranges, take_out
+from trtopt.precision.existing_qdq import Existing, complete, take_out
 from trtopt.precision.observe import measure_peaks
 from trtopt.precision.placement.draft import Plan, View
 from trtopt.precision.placement.forms import PLAIN, Forms
@@ -109,7 +109,8 @@ def write_pairs(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
     _check_existing(existing, job)
     fit_opset(model.proto, job.qdq)
     factors, notes = _smooth(model, job) if not existing else ({}, [])
-    plan, given, added = _place(View(model.proto), job, existing)
+    view = View(model.proto)
+    plan, given, added = complete(view, job, existing) if existing else (place(view, job), Scales({}), [])
     notes += added
     table = _make_table(model, plan, job, given)
     rows = {**(given.tensors), **({n: r.chosen for n, r in table.tensors.items()} if table else {})}
@@ -134,30 +135,6 @@ def _check_existing(existing: Existing, job: QuantizationJob) -> None:
             f"the model carries {has} Q/DQ already, and {wanted} is requested",
             f"give --precision {has.lower()} to keep and complete them, or quantise the float model",
         )
-
-
-def _place(view: View, job: QuantizationJob, existing: Existing) -> tuple[Plan, Scales, list[str]]:
-    """The plan, the scales that the model brings along, and what to say of it."""
-    if not existing:
-        return place(view, job), Scales({}), []
-    completed = complete(view, job, existing, keep_unknown=job.has_ranges)
-    given = Scales(known_ranges(completed.plan, existing), existing.edges, existing.weights)
-    notes = [
-        f"the model's own {existing.pairs} Q/DQ pairs are kept with their scales: "
-        f"{completed.added} edges added, {completed.dropped} taken out"
-    ]
-    if completed.turned:
-        notes.append(
-            f"{len(completed.turned)} weights have scales along another axis than their output channels', "
-            f"such as that of {completed.turned[0]!r}: INT8 kernels scale output channels, so such a layer "
-            "may run in float or not build; train with scales along those, or quantise the float model"
-        )
-    if completed.unknown and not job.has_ranges:
-        notes.append(
-            f"{len(completed.unknown)} more tensors should carry Q/DQ, such as {completed.unknown[0]!r}: "
-            "give --data DATA to find their ranges"
-        )
-    return completed.plan, given, notes
 
 
 def _smooth(model: ModelFile, job: QuantizationJob) -> tuple[dict[str, Factors], list[str]]:

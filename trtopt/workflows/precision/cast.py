@@ -91,7 +91,9 @@ def cast(
         def try_options(options: CastOptions, folder: Path) -> _Cast:
             spooling = replace(wide, spool=folder)
             result, decision = cast_graph(spooling, seen.ranges, options, cast_io=request.cast_io)
-            return _Cast(result, decision, _compare(seen, result) if request.compare else ())
+            if seen.reference is None:
+                return _Cast(result, decision, ())
+            return _Cast(result, decision, compare_outputs(seen.reference.pairs(), result))
 
         made = try_options(cast_options, spool)
         check_worthwhile(wide, made.decision, request.precision)
@@ -252,7 +254,7 @@ def _notes(decision: CastDecision, *, was_low: bool) -> tuple[str, ...]:
 class _Seen:
     """Results of a run over the data: ranges, and the outputs that other models are compared with.
 
-    Both are None where the model could not be run.
+    Both are None where the model could not be run, the outputs also where nothing is to be compared.
     """
 
     data: str
@@ -287,9 +289,9 @@ def _observe(
     """
 
     def on(source: SampleSource) -> _Seen:
-        reference = Reference(model.proto, spool, _COMPARED)
+        reference = Reference(model.proto, spool, _COMPARED) if compare else None
         ranges, samples = measure_peaks(wide, source, reference if wide is model else None)
-        if wide is not model and compare:
+        if wide is not model and reference is not None:
             measure_peaks(model, First(source, _COMPARED), reference)
         unscaled = range_notes(specs_of(original), source) if data is not None else ()
         return _Seen(source.name, samples, ranges, reference, unscaled)
@@ -301,10 +303,6 @@ def _observe(
     except OperatorMissing as error:
         note = f"operators and weights alone decided, and nothing was compared: {error.problem}"
         return _Seen("none", 0, None, None, (note,))
-
-
-def _compare(seen: _Seen, result: ModelFile) -> tuple[OutputDifference, ...]:
-    return () if seen.reference is None else compare_outputs(seen.reference.pairs(), result)
 
 
 def _casts(model: ModelFile) -> int:
