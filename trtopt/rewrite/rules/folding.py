@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -97,6 +97,17 @@ def _foldable(scope: Scope, node: Any) -> bool:
     return not (heavy or huge) and may_evaluate(scope, node)
 
 
+def _constant_nodes(scope: Scope, may_fold: Callable[[Scope, Any], bool]) -> dict[str, Any]:
+    """The nodes that depend on constants and on one another alone, in order, by name."""
+    known: dict[str, Any] = {}
+    for node in scope.nodes():
+        made = [item for item in node.inputs if not (item.is_empty() or scope.is_constant(item))]
+        makers = [scope.producer(item) for item in made]
+        if may_fold(scope, node) and all(maker is not None and maker.name in known for maker in makers):
+            known[node.name] = node
+    return known
+
+
 @rule(
     "Nodes that depend on constants only are computed once, during the rewrite",
     "B",
@@ -109,14 +120,7 @@ def fold_constants(scope: Scope) -> Iterator[Match]:
     Large are more than 1 MiB. Quantised weights keep their Q and DQ: TensorRT reads the scale and the type of
     a weight from them. Shapes are folded by `fold-shapes`, what is fed by a large weight by `fold-weights`.
     """
-    known: set[int] = set()
-    front = []
-    for node in scope.nodes():
-        inputs = [tensor for tensor in node.inputs if not tensor.is_empty()]
-        given = all(scope.is_constant(item) or id(item) in known for item in inputs)
-        if given and _foldable(scope, node):
-            known |= {id(out) for out in node.outputs}
-            front.append(node)
+    front = [*_constant_nodes(scope, _foldable).values()]
     while unwritable := _unwritable_ends(scope, front):
         front = [node for node in front if id(node) not in unwritable]
     large = [node for node in front if result_bytes(scope, node) > SIZE_CAP]
@@ -252,12 +256,7 @@ def fold_weights(scope: Scope, *, may_grow: bool = False) -> Iterator[Match]:
     weights that they are made of. ONNX Runtime evaluates the nodes; what it cannot stays, and so do Q and DQ
     (see `fold-constants`).
     """
-    known: dict[str, Any] = {}
-    for node in scope.nodes():
-        made = [item for item in node.inputs if not (item.is_empty() or scope.is_constant(item))]
-        makers = [scope.producer(item) for item in made]
-        if may_evaluate(scope, node) and all(maker is not None and maker.name in known for maker in makers):
-            known[node.name] = node
+    known = _constant_nodes(scope, may_evaluate)
     inside = {id(node) for node in known.values()}
     for nodes, weights in _connect(scope, known):
         results = [
