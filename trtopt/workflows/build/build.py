@@ -252,7 +252,7 @@ def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> UsageError
             "build on the machine with the GPU, name a precision, or give --backend onnxruntime to choose "
             "for this CPU",
         )
-    if _is_quantized(onnx):
+    if not _NARROW.isdisjoint(onnx.types):
         return UsageError(
             "the model brings its own Q/DQ, and there is no float model to compare with",
             "give its float model, or name a precision: its own Q/DQ is kept",
@@ -263,10 +263,6 @@ def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> UsageError
             "name --precision int8",
         )
     return None
-
-
-def _is_quantized(onnx: OnnxArtifact) -> bool:
-    return not _NARROW.isdisjoint(onnx.types)
 
 
 def select_engines(kept: PreparedGraph, recipe: Recipe, workbench: Workbench, folder: Path) -> Manifest:

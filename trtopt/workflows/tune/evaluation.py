@@ -165,18 +165,14 @@ class Evaluation:
     def check(self, built: Built, limit_s: float, own: Listener) -> CheckedSubject:
         """Its outputs against those of the model with the build's inputs and outputs."""
         there = engines_of_build(built.folder, built.manifest, (built.engine,))
-        with self._checking, samples_for(built.manifest, self._setup.samples.data) as data:
-            checker = self._checker_of(there.io)
+        given = self._setup
+        with self._checking, samples_for(built.manifest, given.samples.data) as data:
+            checker = self._checkers.get(there.io)
+            if checker is None:  # for each way to type the model one, which reads and runs it once
+                checker = Checker(given.source, None, given.request.bounds, given.executor)
+                checker.take_inputs_of(there.io)
+                self._checkers[there.io] = checker
             return checker.engine(there, built.engine, built.batch, data, own, limit_s)
-
-    def _checker_of(self, io: tuple[TypedTensor, ...]) -> Checker:
-        """One for each way to type the model, which is read and run once for all candidates."""
-        if io not in self._checkers:
-            given = self._setup
-            checker = Checker(given.source, None, given.request.bounds, given.executor)
-            checker.take_inputs_of(io)
-            self._checkers[io] = checker
-        return self._checkers[io]
 
     def measure(self, built: Built, limit_s: float) -> tuple[float, dict[str, float]]:
         """What it typically costs on its own, and the share of a query that each copy takes."""
