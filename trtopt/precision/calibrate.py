@@ -33,7 +33,7 @@ from trtopt.precision.compare import Deviation, First, decibels
 from trtopt.precision.observe import check_finite, observe
 from trtopt.precision.placement.draft import PlacementOptions, Plan
 from trtopt.precision.qdq import QdqFormat, Scales, check_weight, write
-from trtopt.precision.ranges import AUTO, MAX, METHODS, Ranges, all_amax
+from trtopt.precision.ranges import AUTO, MAX, METHODS, Histogram, all_amax
 from trtopt.precision.running import open_proto, passing, with_weights_dequantized
 from trtopt.records import TensorSpec, from_json, read_versioned, to_json
 from trtopt.records.precision import CalibrationTable, MethodScore, TensorRange
@@ -267,11 +267,17 @@ def calibrate(
     automatic = method == AUTO and bool(plan.tensors)
     part = Part(source, held=False, every=EVERY if automatic else 0)
     tensors = [name for name in plan.tensors if name not in given.tensors]
-    seen = Ranges(tensors)
-    samples = observe(
-        model, part, tensors, lambda name, values, _: seen.visit(name, values, part.numbers.tolist())
-    )
-    amax = {name: all_amax(histogram) for name, histogram in seen.seen.items()}
+    seen = {name: Histogram() for name in tensors}
+
+    def count(name: str, values: NDArray[Any], first: int) -> None:
+        try:
+            seen[name].add(values)
+        except ValueError:
+            check_finite(name, values, part.numbers.tolist())
+            raise
+
+    samples = observe(model, part, tensors, count)
+    amax = {name: all_amax(histogram) for name, histogram in seen.items()}
     scores: tuple[MethodScore, ...] = ()
     held = 0
     if automatic:

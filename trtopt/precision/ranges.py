@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from trtopt.precision.observe import check_finite
 
 BINS = 2048
 _CHUNK = 1 << 15  # values at a time, so that the scratch arrays stay in the cache
@@ -77,24 +75,6 @@ class Histogram:
             self.counts[:] = 0
             self.counts[: sums.size] = sums
         self.limit = math.ldexp(1.0, exponent)
-
-
-# What one pass over the data fills: a histogram for every tensor that is to be quantised.
-
-
-class Ranges:
-    """Histograms by tensor. Memory: 16 KiB a tensor, whatever the number of samples."""
-
-    def __init__(self, tensors: Sequence[str]) -> None:
-        self.seen = {name: Histogram() for name in tensors}
-
-    def visit(self, name: str, values: NDArray[Any], samples: Sequence[int]) -> None:
-        """Take in one batch of a tensor; `samples` are the numbers of the samples in it."""
-        try:
-            self.seen[name].add(values)
-        except ValueError:
-            check_finite(name, values, samples)
-            raise
 
 
 # The methods: from a histogram to amax, the largest |x| that a range has.

@@ -9,7 +9,8 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from trtopt.errors import DataError
-from trtopt.precision.ranges import BINS, METHODS, Histogram, Ranges, all_amax, entropy, mse, percentile
+from trtopt.precision.observe import check_finite
+from trtopt.precision.ranges import BINS, METHODS, Histogram, all_amax, entropy, mse, percentile
 
 Floats = NDArray[np.float32]
 
@@ -72,11 +73,12 @@ def test_memory_does_not_grow_with_the_data() -> None:
 def test_what_is_not_finite_is_refused_with_its_sample(bad: float) -> None:
     values = np.ones((7, 3, 2), np.float32)
     values[4, 1, 0] = bad
-    ranges = Ranges(["x"])
-    ranges.visit("x", np.ones((3, 3, 2), np.float32), range(3))
+    histogram = seen(np.ones((3, 3, 2), np.float32))
+    with pytest.raises(ValueError, match="finite"):
+        histogram.add(values)
+    assert histogram.total == 18
     with pytest.raises(DataError, match="sample 17"):
-        ranges.visit("x", values, range(13, 20))
-    assert ranges.seen["x"].total == 18
+        check_finite("x", values, range(13, 20))
 
 
 def test_other_float_types_count_the_same() -> None:
