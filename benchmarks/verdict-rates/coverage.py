@@ -18,7 +18,7 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from trtopt.measure.loop.stopping import Limits, StopCode, StoppingRule
+from trtopt.measure.loop.stopping import Limits, StoppingRule
 from trtopt.measure.statistics.intervals import percentile_interval
 
 Latencies = NDArray[np.float64]
@@ -127,7 +127,7 @@ def coverage(name: str, limits: Limits, runs: int, seed: int) -> Coverage:
     found = Coverage(runs, [0, 0], [0, 0], [[], []])
     for _ in range(runs):
         taken, rule = _taken(noise(random, count), limits)
-        found.early += rule.ended_by is StopCode.STEADY
+        found.early += rule.ended_by == "steady"
         for place, p in enumerate(PERCENTILES):
             one = percentile_interval(taken, p)
             if one.relative_half_width == math.inf:

@@ -344,7 +344,7 @@ def builds_table() -> str:
             luck = between * random.standard_normal((_RECIPES, 2, builds, 1))
             medians = np.exp(luck + 0.003 * random.standard_normal((_RECIPES, 2, builds, 5)))
             medians[:, 1] *= 1 + effect
-            found = Counter(compare_builds(a.tolist(), b.tolist()).comparison.verdict for a, b in medians)
+            found = Counter(compare_builds(a.tolist(), b.tolist()).verdict for a, b in medians)
             cells.append(" / ".join(f"{100 * found[verdict] / _RECIPES:.3g}" for verdict in Verdict))
         lines.append(f"| {builds}, {between:.1%} between builds | {' | '.join(cells)} |")
     return "\n".join(lines)

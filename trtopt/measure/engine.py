@@ -34,7 +34,7 @@ from trtopt.measure.loop.inference_stream import (
     host_buffers,
     sets_of,
 )
-from trtopt.measure.loop.profiling_passes import follow_memory, record_kernels, record_ranges, time_layers
+from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
 from trtopt.measure.loop.sampling import Subject, measure
 from trtopt.measure.loop.stopping import Limits
 from trtopt.onnxio.element_types import numpy_dtype
@@ -266,20 +266,9 @@ class RangesJob(Job[tuple[TracedRun, ...]], frozen=True, kw_only=True, tag="rang
     bench: BenchJob
 
 
-def record_engine_kernels(target: Target, job: KernelJob) -> KernelPass:
-    """Load the engine and record what it launches."""
-    with _loaded(target, job.bench) as (session, subject):
-        return record_kernels(target.device, session, subject, graph=job.bench.contract.graph)
-
-
-def record_engine_ranges(target: Target, job: RangesJob) -> tuple[TracedRun, ...]:
-    """Load the engine and record what it launches in plain runs, with its NVTX ranges."""
-    with _loaded(target, job.bench) as (session, subject):
-        return record_ranges(target.device, session, subject)
-
-
 @contextmanager
-def _loaded(target: Target, bench: BenchJob) -> Iterator[tuple[Session, Subject]]:
+def loaded(target: Target, bench: BenchJob) -> Iterator[tuple[Session, Subject]]:
+    """The engine of a measurement, and what is measured of it."""
     with closing(target.load(vouched_engine(target, bench.engine))) as session:
         yield session, subject_of(session, bench)
 

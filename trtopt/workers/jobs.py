@@ -37,12 +37,12 @@ from trtopt.measure.engine import (
     RangesJob,
     bench_engine,
     describe,
-    record_engine_kernels,
-    record_engine_ranges,
+    loaded,
     start_engine,
     write_outputs,
 )
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
+from trtopt.measure.loop.profiling_passes import record_kernels, record_ranges
 from trtopt.records import EngineArtifact, Environment, Identity, InterleavedRun, Job, KernelPass, TracedRun
 from trtopt.serving.trial_run import Costed, CostJob, TrialJob, Tried, serving_times, try_plan
 from trtopt.version import __version__
@@ -206,7 +206,8 @@ def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
 def _record_kernels(job: KernelJob, progress: ProgressSink) -> KernelPass:
     with _open(job) as target:
         progress("kernels", None)
-        return record_engine_kernels(target, job)
+        with loaded(target, job.bench) as (session, subject):
+            return record_kernels(target.device, session, subject, graph=job.bench.contract.graph)
 
 
 @runs(RangesJob, lambda job: f"recording the NVTX ranges of {job.bench.engine.artifact.path}")
@@ -214,7 +215,8 @@ def _record_ranges(job: RangesJob, progress: ProgressSink) -> tuple[TracedRun, .
     have_nvtx_inject_cupti()
     with _open(job) as target:
         progress("layers of kernels", None)
-        return record_engine_ranges(target, job)
+        with loaded(target, job.bench) as (session, subject):
+            return record_ranges(target.device, session, subject)
 
 
 @runs(ColdStartJob, lambda job: f"starting {job.bench.engine.artifact.path}", is_fresh=True)

@@ -10,6 +10,7 @@ from tests.support.scripted_device.device import Script, ScriptedDevice, Scripte
 from tests.support.scripted_runs import calls_of, terms
 from trtopt.errors import ArtifactError, DataError, DeviceError, IncompatibleEngineError
 from trtopt.measure.engine import BenchJob, DescribeJob, LoadedEngine, bench_engine, check_fits, describe
+from trtopt.measure.load.arrivals import Goal
 from trtopt.measure.load.load_pass import LoadSettings
 from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import BenchPoint, DeviceInfo
@@ -96,7 +97,7 @@ def test_a_load_is_a_pass_of_its_own_that_changes_no_sample(tmp_path: Path) -> N
 
 
 def test_a_search_begins_at_half_the_throughput(tmp_path: Path) -> None:
-    settings = LoadSettings(arrivals="constant", goal="p50=5ms")
+    settings = LoadSettings(arrivals="constant", goal=Goal(50.0, 5.0))
     point = bench(ScriptedDevice(), job_in(tmp_path, load=settings))
     assert point.throughput is not None
     assert point.load_search is not None

@@ -50,8 +50,7 @@ class LoadSettings(Record, frozen=True, kw_only=True):
 
     arrivals: Literal["constant", "poisson"]
     rate: float | None = None
-    goal: str | None = None
-    seed: int = SEED
+    goal: Goal | None = None
 
 
 def load_settings(load: str | None, max_latency: str | None) -> LoadSettings | None:
@@ -60,16 +59,13 @@ def load_settings(load: str | None, max_latency: str | None) -> LoadSettings | N
     `--max-latency` finds the rate itself. With it `--load` may be just the kind of arrivals, or be omitted:
     requests of independent users arrive as a Poisson process.
     """
-    if max_latency is None:
-        if load is None:
-            return None
-        plan = parse_load(load)
-        return LoadSettings(arrivals=plan.kind, rate=plan.rate)
-    goal = str(parse_goal(max_latency))
-    if load is None or load == "poisson":
+    goal = None if max_latency is None else parse_goal(max_latency)
+    if goal is not None and load in (None, "poisson"):
         return LoadSettings(arrivals="poisson", goal=goal)
-    if load == "constant":
+    if goal is not None and load == "constant":
         return LoadSettings(arrivals="constant", goal=goal)
+    if load is None:
+        return None
     plan = parse_load(load)
     return LoadSettings(arrivals=plan.kind, rate=plan.rate, goal=goal)
 
@@ -201,9 +197,8 @@ def search_load(
     out of reach, and half of the throughput is the first rate to try, unless the settings name one. If the
     device fails after a probe, the probes are returned, marked with the failure.
     """
-    assert settings.goal is not None
-    goal = parse_goal(settings.goal)
-    latency, most = closed_loop
+    goal, (latency, most) = settings.goal, closed_loop
+    assert goal is not None
     if not latency.samples.start_ms or not most.samples.start_ms:
         why = "; ".join(latency.untrustworthy or most.untrustworthy)
         raise MeasurementError(
@@ -229,7 +224,7 @@ def search_load(
     return LoadSearch(
         goal=str(goal),
         arrivals=settings.arrivals,
-        seed=settings.seed,
+        seed=SEED,
         contract=contract,
         probes=tuple(probes),
         rate=rates.best,
@@ -257,7 +252,7 @@ def _probe_rates(
     while (rate := rates.next_rate) is not None:
         progress(f"load {rate:,.4g}/s", None)
         load, seconds = Load(rate, settings.arrivals), probe_s(goal, rate, duration_s)
-        run = streams.serve(load, settings.seed, seconds, goal)
+        run = streams.serve(load, SEED, seconds, goal)
         probes.append(_probe(run, goal))
         rates.add(probes[-1].kept)
         if run.failure is not None:
@@ -266,7 +261,7 @@ def _probe_rates(
         return None
     progress(f"load {rates.best:,.4g}/s once more", None)
     seconds = probe_s(goal, rates.best, duration_s)
-    return streams.serve(Load(rates.best, settings.arrivals), settings.seed + 1, seconds)
+    return streams.serve(Load(rates.best, settings.arrivals), SEED + 1, seconds)
 
 
 def _probe(run: LoadPass, goal: Goal) -> RateProbe:

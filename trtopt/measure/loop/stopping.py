@@ -7,8 +7,8 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from statistics import median
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +28,6 @@ _MEDIAN_EFFICIENCY = math.pi / 2
 _NORMAL_975 = 1.960
 
 
-class WarmUpEnd(str, Enum):
-    """What ended a warm-up."""
-
-    SETTLED = "settled"
-    TIME_LIMIT = "time limit"
-
-
 class WarmUp:
     """Ends once a time and a count have been reached and the last values have settled, or at a time limit.
 
@@ -48,7 +41,7 @@ class WarmUp:
         self._last: deque[float] = deque(maxlen=WINDOW)
         self._count = 0
         self._next = max(min_count, WINDOW)
-        self.ended_by: WarmUpEnd | None = None
+        self.ended_by: Literal["settled", "time limit"] | None = None
 
     def add(self, latency_ms: float) -> None:
         """One more query has finished."""
@@ -64,10 +57,10 @@ class WarmUp:
         if self._count >= self._next:
             self._next = self._count + WINDOW // 2
             if halves_agree(list(self._last)):
-                self.ended_by = WarmUpEnd.SETTLED
+                self.ended_by = "settled"
                 return True
         if elapsed_s >= self._max_s and self._count >= self._min_count:
-            self.ended_by = WarmUpEnd.TIME_LIMIT
+            self.ended_by = "time limit"
         return self.ended_by is not None
 
     @property
@@ -75,7 +68,7 @@ class WarmUp:
         """For the record."""
         if self.ended_by is None:
             return f"still warming up after {self._count} queries"
-        if self.ended_by is WarmUpEnd.SETTLED:
+        if self.ended_by == "settled":
             return f"settled after {self._count} queries: the halves of the last {WINDOW} agree"
         limit = f"time limit of {self._max_s:g} s"
         if self._count < WINDOW:
@@ -131,13 +124,6 @@ class Limits:
         return WarmUp(self.warmup_s, self.min_warmups, self.max_warmup_s)
 
 
-class StopCode(str, Enum):
-    """What ended a pass."""
-
-    STEADY = "steady"
-    DURATION = "duration"
-
-
 class StoppingRule:
     """Ends a pass after its duration, or earlier where it is steady.
 
@@ -150,7 +136,7 @@ class StoppingRule:
         self._earliest_s = max(EARLIEST_S, _EARLIEST_SHARE * limits.duration_s)
         self._values = array("d")
         self._next = limits.min_queries
-        self.ended_by: StopCode | None = None
+        self.ended_by: Literal["steady", "duration"] | None = None
 
     def add(self, latency_ms: float) -> None:
         """One more query has finished."""
@@ -159,7 +145,7 @@ class StoppingRule:
     def take_back(self, count: int) -> None:
         """The last `count` queries were disturbed and do not count. A duration stays reached."""
         del self._values[len(self._values) - count :]
-        if count and self.ended_by is StopCode.STEADY:
+        if count and self.ended_by == "steady":
             self.ended_by = None
 
     def is_finished(self, elapsed_s: float) -> bool:
@@ -168,11 +154,11 @@ class StoppingRule:
             return True
         count = len(self._values)
         if elapsed_s >= self._limits.duration_s and count >= self._limits.min_queries:
-            self.ended_by = StopCode.DURATION
+            self.ended_by = "duration"
         elif self._limits.stop_early and elapsed_s >= self._earliest_s and count >= self._next:
             self._next = math.ceil(count * _GROWTH)
             if is_steady(np.array(self._values)):
-                self.ended_by = StopCode.STEADY
+                self.ended_by = "steady"
         return self.ended_by is not None
 
     @property
@@ -184,9 +170,9 @@ class StoppingRule:
     def reason(self) -> str:
         """For the record."""
         known = f"median {interval.text}" if (interval := self.interval) is not None else "0 queries"
-        if self.ended_by is StopCode.STEADY:
+        if self.ended_by == "steady":
             return f"steady: {_BLOCKS} blocks agree within ±{STEADY:.2%}, {known}"
-        if self.ended_by is StopCode.DURATION:
+        if self.ended_by == "duration":
             return f"sampled for {self._limits.duration_s:g} s: {known}"
         return f"not ended: {known}"
 

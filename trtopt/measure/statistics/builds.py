@@ -53,15 +53,6 @@ class Spread:
         return f"{counts}: {between} between builds, {within} between runs of one build"
 
 
-@dataclass(frozen=True)
-class BuildComparison:
-    """A verdict on recipes, with each side's spread."""
-
-    comparison: Comparison
-    a: Spread
-    b: Spread
-
-
 def spread(builds: Builds) -> Spread:
     """Between- and within-build variance by random-effects analysis of variance on log latencies.
 
@@ -99,7 +90,7 @@ def compare_builds(
     *,
     threshold: float = THRESHOLD,
     interfered: Sequence[str] = (),
-) -> BuildComparison:
+) -> Comparison:
     """Compare two recipes by the mean log latency of each build.
 
     A build's mean carries its own luck and its runs' noise, so the spread of build means is the right
@@ -107,22 +98,14 @@ def compare_builds(
     Welch and Satterthwaite's degrees of freedom rounded down. More runs do not make up for few builds.
     Builds are independent of each other, as blocks are not, so a winner is held to the same 95 % as SAME.
     """
-    spreads = spread(a), spread(b)
     means_a, means_b = ([fmean(math.log(value) for value in runs) for runs in side] for side in (a, b))
     difference = fmean(means_b) - fmean(means_a)
     if min(len(a), len(b)) < 2:
         found = f"{len(a)} and {len(b)} builds, which differ by {math.exp(difference) - 1:+.1%}"
         text = f"{found}: one build does not show the spread between builds; give --builds 2 or more"
-        undecided = Comparison(
-            Verdict.UNDECIDED,
-            (Reason(ReasonCode.TOO_FEW_BUILDS, text),),
-            None,
-            threshold,
-        )
-        return BuildComparison(undecided, *spreads)
+        return decide(None, threshold, None, [Reason(ReasonCode.TOO_FEW_BUILDS, text)])
     half = _welch_half_width(means_a, means_b)
-    ratio = Ratio.of_log(difference, half, half)
-    return BuildComparison(decide(ratio, threshold, None, (), interfered), *spreads)
+    return decide(Ratio.of_log(difference, half, half), threshold, None, (), interfered)
 
 
 def _welch_half_width(a: Sequence[float], b: Sequence[float]) -> float:

@@ -31,7 +31,14 @@ from trtopt.measure.loop.interleaved import (
     pooled_ms,
     valid_rounds,
 )
-from trtopt.measure.statistics.builds import Control, Pair, compare_builds, evaluate_control, run_spread
+from trtopt.measure.statistics.builds import (
+    Control,
+    Pair,
+    compare_builds,
+    evaluate_control,
+    run_spread,
+    spread,
+)
 from trtopt.recipe import batch_sizes
 from trtopt.records import EngineArtifact, InterleavedRun, TensorSpec
 from trtopt.requests.measure import CompareRequest
@@ -287,13 +294,12 @@ def _disturbances(runs: Sequence[InterleavedRun]) -> list[str]:
 
 
 def _builds_row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> Row:
-    evaluated = compare_builds(
-        _medians(runs, "A"), _medians(runs, "B"), threshold=threshold, interfered=_disturbances(runs)
-    )
+    medians = [_medians(runs, side) for side in "AB"]
+    a, b = map(spread, medians)
     return Row(
         batch=size,
-        a_ms=evaluated.a.geometric_mean,
-        b_ms=evaluated.b.geometric_mean,
-        comparison=evaluated.comparison,
-        remarks=(f"A, {evaluated.a.text}", f"B, {evaluated.b.text}"),
+        a_ms=a.geometric_mean,
+        b_ms=b.geometric_mean,
+        comparison=compare_builds(*medians, threshold=threshold, interfered=_disturbances(runs)),
+        remarks=(f"A, {a.text}", f"B, {b.text}"),
     )

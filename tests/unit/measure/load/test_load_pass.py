@@ -80,11 +80,11 @@ def searched(
         (None, None, None),
         ("500", None, LoadSettings(arrivals="constant", rate=500.0)),
         ("poisson:500", None, LoadSettings(arrivals="poisson", rate=500.0)),
-        (None, "p99=5ms", LoadSettings(arrivals="poisson", goal="p99=5ms")),
-        ("poisson", "p99=5ms", LoadSettings(arrivals="poisson", goal="p99=5ms")),
-        ("constant", "p50=1s", LoadSettings(arrivals="constant", goal="p50=1000ms")),
-        ("500", "p99=5ms", LoadSettings(arrivals="constant", rate=500.0, goal="p99=5ms")),
-        ("poisson:500", "p99=5ms", LoadSettings(arrivals="poisson", rate=500.0, goal="p99=5ms")),
+        (None, "p99=5ms", LoadSettings(arrivals="poisson", goal=Goal(99.0, 5.0))),
+        ("poisson", "p99=5ms", LoadSettings(arrivals="poisson", goal=Goal(99.0, 5.0))),
+        ("constant", "p50=1s", LoadSettings(arrivals="constant", goal=Goal(50.0, 1000.0))),
+        ("500", "p99=5ms", LoadSettings(arrivals="constant", rate=500.0, goal=Goal(99.0, 5.0))),
+        ("poisson:500", "p99=5ms", LoadSettings(arrivals="poisson", rate=500.0, goal=Goal(99.0, 5.0))),
     ],
 )
 def test_a_load_has_a_rate_or_a_latency_to_keep(
@@ -243,7 +243,7 @@ def test_a_device_that_fails_before_any_request_is_an_error() -> None:
 def test_the_search_finds_the_capacity_of_a_server() -> None:
     """Evenly spaced requests wait not at all up to 1,000/s and ever longer beyond."""
     phases: list[str] = []
-    found = searched(LoadSettings(arrivals="constant", goal="p99=5ms"), phases=phases)
+    found = searched(LoadSettings(arrivals="constant", goal=Goal(99.0, 5.0)), phases=phases)
     assert found.rate is not None
     assert 1000 / 1.02 <= found.rate <= 1000 * 1.005
     assert found.reason.startswith(f"{found.rate:g} requests/s keep p99=5ms, ")
@@ -257,7 +257,7 @@ def test_the_search_finds_the_capacity_of_a_server() -> None:
 
 
 def test_a_probe_gives_the_percentile_that_lindley_gives() -> None:
-    found = searched(LoadSettings(arrivals="poisson", goal="p99=5ms"))
+    found = searched(LoadSettings(arrivals="poisson", goal=Goal(99.0, 5.0)))
     assert found.last is not None
     assert (found.seed, found.last.seed) == (0, 1)
     kept = [probe for probe in found.probes if probe.kept]
@@ -281,21 +281,21 @@ def test_requests_are_waited_for_in_proportion_to_their_number_and_to_the_limit(
 
 
 def test_rates_beyond_the_goal_are_broken_off() -> None:
-    found = searched(LoadSettings(arrivals="constant", rate=8000.0, goal="p99=5ms"))
+    found = searched(LoadSettings(arrivals="constant", rate=8000.0, goal=Goal(99.0, 5.0)))
     assert [probe.rate for probe in found.probes[:4]] == [8000.0, 4000.0, 2000.0, 1000.0]
     assert [probe.kept for probe in found.probes[:4]] == [False, False, False, True]
     assert found.probes[0].requests < 120
 
 
 def test_a_latency_that_one_query_alone_misses_is_out_of_reach_without_a_probe() -> None:
-    found = searched(LoadSettings(arrivals="poisson", goal="p99=0.5ms"))
+    found = searched(LoadSettings(arrivals="poisson", goal=Goal(99.0, 0.5)))
     assert (found.probes, found.rate, found.last) == ((), None, None)
     assert found.reason == "p99=0.5ms is out of reach: p99 is 1.000 ms with one query at a time"
 
 
 def test_a_search_in_which_the_device_fails_keeps_its_probes() -> None:
     device = ScriptedDevice(replace(SERVER, fail_at=("wait", 1300)))
-    found = searched(LoadSettings(arrivals="constant", goal="p99=5ms"), device)
+    found = searched(LoadSettings(arrivals="constant", goal=Goal(99.0, 5.0)), device)
     assert found.failure == "scripted failure of wait"
     assert found.reason == "not ended: scripted failure of wait"
     assert [probe.kept for probe in found.probes] == [True, False]

@@ -57,14 +57,14 @@ def test_one_lucky_build_does_not_win() -> None:
     """Every build is measured to 0.1 %; A's differ by 10 %, B has the luck to be two fast ones."""
     a = [[1.0, 1.001], [1.1, 1.101]]
     b = [[0.99, 0.991], [0.98, 0.981]]
-    found = compare_builds(a, b).comparison
+    found = compare_builds(a, b)
     assert found.verdict is Verdict.UNDECIDED
     assert [reason.code for reason in found.reasons] == [ReasonCode.TOO_NOISY]
 
 
 def test_more_runs_do_not_make_up_for_few_builds() -> None:
     a, b = recipe(1.0, 0.02, 0.002, 3, 1000, seed=1), recipe(1.0, 0.02, 0.002, 3, 1000, seed=2)
-    found = compare_builds(a, b).comparison
+    found = compare_builds(a, b)
     assert found.verdict is Verdict.UNDECIDED
     assert found.ratio is not None
     assert math.log(found.ratio.high / found.ratio.low) > 0.05
@@ -72,12 +72,12 @@ def test_more_runs_do_not_make_up_for_few_builds() -> None:
 
 def test_recipes_further_apart_than_their_builds_are_distinguished() -> None:
     a, b = recipe(1.0, 0.003, 0.002, 4, 5, seed=3), recipe(0.95, 0.003, 0.002, 4, 5, seed=4)
-    assert compare_builds(a, b).comparison.verdict is Verdict.FASTER
-    assert compare_builds(b, a).comparison.verdict is Verdict.SLOWER
+    assert compare_builds(a, b).verdict is Verdict.FASTER
+    assert compare_builds(b, a).verdict is Verdict.SLOWER
 
 
 def test_a_single_build_a_side_stays_undecided_and_says_by_how_much_they_differ() -> None:
-    found = compare_builds([[1.0, 1.0]], [[1.1, 1.1]]).comparison
+    found = compare_builds([[1.0, 1.0]], [[1.1, 1.1]])
     assert (found.verdict, found.ratio) == (Verdict.UNDECIDED, None)
     assert [reason.code for reason in found.reasons] == [ReasonCode.TOO_FEW_BUILDS]
     assert "1 and 1 builds, which differ by +10.0%" in found.reasons[0].text
@@ -86,12 +86,12 @@ def test_a_single_build_a_side_stays_undecided_and_says_by_how_much_they_differ(
 def test_the_interval_is_welchs() -> None:
     """Logs 0, 2 against 5, 9: variances 2 and 8, error² = 1 + 4, ν = 25 / (1 + 16) = 1.47, t(1) = 12.706."""
     side_a, side_b = [[1.0], [math.exp(2)]], [[math.exp(5)], [math.exp(9)]]
-    found = compare_builds(side_a, side_b).comparison.ratio
+    found = compare_builds(side_a, side_b).ratio
     assert found is not None
     assert math.log(found.value) == pytest.approx(6)
     assert math.log(found.high) - 6 == pytest.approx(12.706 * math.sqrt(5))
 
 
 def test_builds_without_any_spread_are_compared_as_they_are() -> None:
-    assert compare_builds([[1.0], [1.0]], [[1.0], [1.0]]).comparison.verdict is Verdict.SAME
-    assert compare_builds([[1.0], [1.0]], [[1.02], [1.02]]).comparison.verdict is Verdict.SLOWER
+    assert compare_builds([[1.0], [1.0]], [[1.0], [1.0]]).verdict is Verdict.SAME
+    assert compare_builds([[1.0], [1.0]], [[1.02], [1.02]]).verdict is Verdict.SLOWER
