@@ -28,6 +28,7 @@ from trtopt.records import (
     Loading,
     MachineSurvey,
     Manifest,
+    MeasuredRunSpread,
     Measurement,
     MemoryPass,
     OnnxArtifact,
@@ -99,6 +100,10 @@ def plan(batch: int = 8) -> BuildPlan:
         ),
         io_layouts={"x": "chw4"},
     )
+
+
+def run_spread(deviation: float, runs: int) -> MeasuredRunSpread:
+    return MeasuredRunSpread(created="", device=GPU, deviation=deviation, runs=runs)
 
 
 def engine(batch: int = 8) -> EngineArtifact:

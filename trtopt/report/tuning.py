@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from trtopt.measure.statistics.comparison import RunSpread, allowed_between_runs, spread_source
+from trtopt.measure.statistics.comparison import allowed_between_runs, spread_source
 from trtopt.printable import counted
 from trtopt.records import (
     Ledger,
@@ -92,7 +92,7 @@ def deploy_line(tuned: Tuned) -> str:
 
 def separate_runs_line(ledger: Ledger, folder: str = "FOLDER") -> str:
     """What a gain, which was measured in turns, is worth in separate runs on this device."""
-    spread = RunSpread.of(ledger.run_spread)
+    spread = ledger.run_spread
     return (
         f"gains were measured in turns; separate runs of one engine differ by up to "
         f"{allowed_between_runs(spread):.1%} ({spread_source(spread, folder)})"

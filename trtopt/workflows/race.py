@@ -24,7 +24,7 @@ from trtopt.measure.loop.interleaved import (
     Variant,
     latency_blocks,
 )
-from trtopt.measure.statistics.comparison import RUN_BLOCKS, Block, Comparison, Noise, RunSpread, compare
+from trtopt.measure.statistics.comparison import RUN_BLOCKS, Block, Comparison, Noise, compare
 from trtopt.recipe import ANY_SIZES, Recipe, shape_flags
 from trtopt.records import (
     ComparisonVerdict,
@@ -211,11 +211,10 @@ def verdict_record(batch: int | None, comparison: Comparison) -> ComparisonVerdi
 _NAME_DIGITS = 16
 
 
-def keep_run_spread(device: DeviceInfo, spread: RunSpread) -> str:
+def keep_run_spread(device: DeviceInfo, deviation: float, runs: int) -> str:
     """Keep it for a device, in place of an earlier one; a note on what was kept."""
-    assert spread.runs is not None
-    kept = MeasuredRunSpread(created=now(), device=device, deviation=spread.deviation, runs=spread.runs)
-    found = f"{spread.runs} runs of A on {device.name} differ by {spread.deviation:.2%} (standard deviation)"
+    kept = MeasuredRunSpread(created=now(), device=device, deviation=deviation, runs=runs)
+    found = f"{runs} runs of A on {device.name} differ by {deviation:.2%} (standard deviation)"
     try:
         write_atomically(_file_of(device), to_json(kept))
     except OutputError as error:

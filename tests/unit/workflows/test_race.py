@@ -12,7 +12,6 @@ from tests.support.interleaved_runs import block
 from trtopt.errors import UsageError
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.engine import LoadedEngine
-from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import BenchReport, to_json
 from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.compare.result_files import compare_files
@@ -29,24 +28,26 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_device_has_its_own_and_another_none() -> None:
-    text = keep_run_spread(examples.GPU, RunSpread(0.02, 10))
+    text = keep_run_spread(examples.GPU, 0.02, 10)
     assert text == (
         "10 runs of A on A GPU differ by 2.00% (standard deviation); kept for comparisons of result files "
         "and for tuning"
     )
-    assert RunSpread.of(measured_run_spread(examples.GPU)) == RunSpread(0.02, 10)
+    kept = measured_run_spread(examples.GPU)
+    assert kept is not None
+    assert (kept.deviation, kept.runs) == (0.02, 10)
     assert measured_run_spread(OTHER) is None
 
 
 def test_a_damaged_file_is_none(store: Path) -> None:
-    keep_run_spread(examples.GPU, RunSpread(0.02, 10))
+    keep_run_spread(examples.GPU, 0.02, 10)
     (file,) = (store / "run-spread").iterdir()
     file.write_bytes(file.read_bytes()[:30])
     assert measured_run_spread(examples.GPU) is None
 
 
 def test_one_run_has_no_spread() -> None:
-    keep_run_spread(examples.GPU, RunSpread(0.0, 1))
+    keep_run_spread(examples.GPU, 0.0, 1)
     assert measured_run_spread(examples.GPU) is None
 
 
@@ -63,7 +64,7 @@ def test_engines_of_two_backends_take_no_turns() -> None:
 
 def test_a_store_that_cannot_be_written_to_is_reported(store: Path) -> None:
     store.write_text("no folder")
-    assert "not kept for comparisons of result files" in keep_run_spread(examples.GPU, RunSpread(0.02, 10))
+    assert "not kept for comparisons of result files" in keep_run_spread(examples.GPU, 0.02, 10)
 
 
 def test_result_files_are_compared_with_their_devices_spread(tmp_path: Path) -> None:
@@ -83,5 +84,5 @@ def test_result_files_are_compared_with_their_devices_spread(tmp_path: Path) -> 
         return outcome.rows[0].comparison.verdict.value  # type: ignore[union-attr]
 
     assert verdict() == "FASTER"
-    keep_run_spread(report.environment.device, RunSpread(0.05, 10))
+    keep_run_spread(report.environment.device, 0.05, 10)
     assert verdict() == "UNDECIDED"

@@ -9,9 +9,9 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.measure.analysis.findings import doubts_of, is_on_host
 from trtopt.measure.analysis.gap_ledger import Gap
 from trtopt.measure.statistics.builds import Control
-from trtopt.measure.statistics.comparison import Comparison, RunSpread, Verdict, blocks_of, compare_runs
+from trtopt.measure.statistics.comparison import Comparison, Verdict, blocks_of, compare_runs
 from trtopt.measure.statistics.summaries import summarise
-from trtopt.records import BenchPoint, BenchReport, CompareReport, Environment, Shape
+from trtopt.records import BenchPoint, BenchReport, CompareReport, Environment, MeasuredRunSpread, Shape
 from trtopt.records.base import Result
 
 
@@ -188,7 +188,7 @@ def compare_reports(
     force: bool,
     batch: Sequence[int] | None = None,
     limit: float = FILES_LIMIT,
-    run_spread: RunSpread | None = None,
+    run_spread: MeasuredRunSpread | None = None,
     again: str = "",
 ) -> Comparisons:
     """Compare the latency passes of two reports, paired by batch size; `a` is the baseline.
@@ -261,7 +261,9 @@ def _by_batch(report: BenchReport) -> dict[int, BenchPoint]:
     return {point.batch: point for point in report.points}
 
 
-def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool, run_spread: RunSpread | None) -> Row:
+def _row(
+    a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool, run_spread: MeasuredRunSpread | None
+) -> Row:
     ours, theirs = a.latency, b.latency
     if ours.contract != theirs.contract:
         raise UsageError(

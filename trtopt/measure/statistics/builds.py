@@ -21,7 +21,6 @@ from trtopt.measure.statistics.comparison import (
     Ratio,
     Reason,
     ReasonCode,
-    RunSpread,
     Verdict,
     compare,
     decide,
@@ -138,18 +137,19 @@ class Control:
         return sum(comparison.verdict is verdict for comparison in self.comparisons)
 
 
-def run_spread(medians: Sequence[Builds]) -> RunSpread | None:
+def run_spread(medians: Sequence[Builds]) -> tuple[float, int] | None:
     """How much separate runs of one engine differ, from each batch size's medians: [process][load].
 
-    A separate run is one load in one process: its variance is that between processes and that between the
-    loads of one. Variances of the logarithms are averaged over batch sizes. None from fewer than `MIN_RUNS`
-    processes of each.
+    That is the standard deviation of the logarithm of a run's median, and how many runs showed it. A separate
+    run is one load in one process: its variance is that between processes and that between the loads of one.
+    Variances of the logarithms are averaged over batch sizes. None from fewer than `MIN_RUNS` processes of
+    each.
     """
     counted = [spread(runs) for runs in medians if len(runs) >= MIN_RUNS]
     variances = [(one.between or 0.0) ** 2 + one.within**2 for one in counted if one.within is not None]
     if not variances:
         return None
-    return RunSpread(math.sqrt(fmean(variances)), min(one.builds for one in counted))
+    return math.sqrt(fmean(variances)), min(one.builds for one in counted)
 
 
 def evaluate_control(pairs: Sequence[Pair], *, threshold: float = THRESHOLD) -> Control:

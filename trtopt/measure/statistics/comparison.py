@@ -175,22 +175,6 @@ class Noise:
     control: Comparison
 
 
-@dataclass(frozen=True)
-class RunSpread:
-    """The standard deviation of the logarithm of a run's median, over separate runs of one engine.
-
-    `runs` is how many showed it; None: enough to know it.
-    """
-
-    deviation: float
-    runs: int | None
-
-    @staticmethod
-    def of(kept: MeasuredRunSpread | None) -> RunSpread | None:
-        """What a control measured on a device, if one did."""
-        return None if kept is None else RunSpread(kept.deviation, kept.runs)
-
-
 def in_turns(subjects: int, rounds: int, seed: int) -> tuple[int, ...]:
     """The order in which to run blocks: in every round each subject once, in an order drawn from `seed`.
 
@@ -256,7 +240,7 @@ def compare_runs(
     *,
     threshold: float = THRESHOLD,
     interfered: Sequence[str] = (),
-    run_spread: RunSpread | None = None,
+    run_spread: MeasuredRunSpread | None = None,
 ) -> Comparison:
     """Compare the blocks of two separate runs (`blocks_of`).
 
@@ -291,14 +275,13 @@ def relative_iqr(blocks: Sequence[Block]) -> float:
     return float((high - low) / middle)
 
 
-def allowed_between_runs(spread: RunSpread | None) -> float:
+def allowed_between_runs(spread: MeasuredRunSpread | None) -> float:
     """How far apart two separate runs of one engine may seem, at 95 %."""
-    own = spread or RunSpread(RUN_LUCK, None)
-    freedom = math.inf if own.runs is None else own.runs - 1
-    return math.expm1(student(freedom) * math.sqrt(2) * own.deviation)
+    deviation, freedom = (RUN_LUCK, math.inf) if spread is None else (spread.deviation, spread.runs - 1)
+    return math.expm1(student(freedom) * math.sqrt(2) * deviation)
 
 
-def spread_source(spread: RunSpread | None, engines: str = "ENGINES") -> str:
+def spread_source(spread: MeasuredRunSpread | None, engines: str = "ENGINES") -> str:
     """Where the allowance comes from, in words; `engines` are those that a control can be run with."""
     if spread is None:
         return f"an H200's figure: this device's own is measured by `trtopt compare {engines} --control 10`"

@@ -146,7 +146,7 @@ def _keep_spread(runs: Sequence[InterleavedRun]) -> list[str]:
             found = valid_rounds(run)
             medians.setdefault(run.batch, []).append(ms_by_load(found.turns[0], found.loads))
     known = run_spread([*medians.values()])
-    return [] if known is None else [keep_run_spread(runs[0].environment.device, known)]
+    return [] if known is None else [keep_run_spread(runs[0].environment.device, *known)]
 
 
 def _side_of(

@@ -10,7 +10,6 @@ from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.findings import measurements_of
 from trtopt.measure.analysis.outcomes import FILES_LIMIT, Comparisons, compare_reports
-from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.recipe import batch_sizes
 from trtopt.records import STAGES, BenchReport, Samples, read_versioned
 from trtopt.requests.measure import CompareRequest
@@ -37,7 +36,7 @@ def compare_files(a: Path, b: Path, request: CompareRequest) -> Comparisons:
         force=request.force,
         batch=batch_sizes(request.batch),
         limit=request.fail_on or FILES_LIMIT,
-        run_spread=RunSpread.of(measured_run_spread(second.environment.device)),
+        run_spread=measured_run_spread(second.environment.device),
         again=_in_turns(first, second),
     )
 

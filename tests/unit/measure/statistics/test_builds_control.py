@@ -6,11 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tests.support import examples
 from trtopt.measure.statistics.builds import Pair, evaluate_control, noise_of_controls, run_spread
 from trtopt.measure.statistics.comparison import (
     Ratio,
     ReasonCode,
-    RunSpread,
     Verdict,
     allowed_between_runs,
     compare,
@@ -96,15 +96,14 @@ def test_too_few_blocks_tell_no_noise() -> None:
 def test_runs_that_differ_by_two_percent_either_way_have_that_spread() -> None:
     found = run_spread([[[ms, ms] for ms in (1.02, 1 / 1.02, 1.02, 1 / 1.02)]])
     assert found is not None
-    assert found.deviation == pytest.approx(math.log(1.02) * math.sqrt(4 / 3))
-    assert found.runs == 4
+    assert found == (pytest.approx(math.log(1.02) * math.sqrt(4 / 3)), 4)
 
 
 def test_a_separate_run_is_one_load_and_differs_as_loads_do() -> None:
     """Four processes alike, whose loads differ by 2 % either way: so would runs of one load each."""
     found = run_spread([[[1.02, 1 / 1.02] * 5] * 4])
     assert found is not None
-    assert found.deviation == pytest.approx(math.log(1.02), rel=0.1)
+    assert found[0] == pytest.approx(math.log(1.02), rel=0.1)
 
 
 def test_batch_sizes_share_their_spread_but_not_their_level() -> None:
@@ -112,7 +111,7 @@ def test_batch_sizes_share_their_spread_but_not_their_level() -> None:
     both, alone = run_spread([calm, wild]), run_spread([wild])
     assert both is not None
     assert alone is not None
-    assert both.deviation == pytest.approx(alone.deviation / math.sqrt(2))
+    assert both[0] == pytest.approx(alone[0] / math.sqrt(2))
 
 
 def test_three_runs_do_not_show_how_much_runs_differ() -> None:
@@ -121,7 +120,7 @@ def test_three_runs_do_not_show_how_much_runs_differ() -> None:
 
 
 def test_few_runs_allow_for_more_than_many_with_the_same_spread() -> None:
-    few, many = (allowed_between_runs(RunSpread(0.01, runs)) for runs in (4, 40))
+    few, many = (allowed_between_runs(examples.run_spread(0.01, runs)) for runs in (4, 40))
     assert few > many > allowed_between_runs(None)
     assert allowed_between_runs(None) == pytest.approx(math.expm1(1.96 * math.sqrt(2) * 0.01), rel=1e-3)
 
@@ -130,8 +129,8 @@ def test_separate_runs_are_judged_by_their_own_device_and_say_by_which() -> None
     a = [[1.0, 1.001, 0.999, 1.0, 1.0]] * 20
     b = [[0.97 * value for value in block] for block in a]
     default = compare_runs(a, b)
-    calm = compare_runs(a, b, run_spread=RunSpread(0.002, 20))
-    wild = compare_runs(a, b, run_spread=RunSpread(0.05, 20))
+    calm = compare_runs(a, b, run_spread=examples.run_spread(0.002, 20))
+    wild = compare_runs(a, b, run_spread=examples.run_spread(0.05, 20))
     assert calm.verdict is Verdict.FASTER
     assert wild.verdict is Verdict.UNDECIDED
     assert "measured on this device in 20 runs" in calm.reasons[-1].text
