@@ -81,7 +81,7 @@ def test_a_setting_that_is_declared_becomes_an_option_with_its_help() -> None:
     class Request:
         streams_beside: STREAMS_BESIDE = None  # type: ignore[valid-type]
 
-    command = click.Command("build", params=parameters_of(Request, {}, ()))
+    command = click.Command("build", params=parameters_of(Request, ()))
     context = click.Context(command)
     assert MADE_UP.flag in command.get_help(context)
     assert MADE_UP.help in command.get_help(context)
