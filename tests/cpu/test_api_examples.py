@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 IN_ORDER = (
     *("build", "bench", "profile", "compare", "check", "sweep", "rewrite", "cast", "quantize", "tune"),
-    *("inspect", "lint", "bisect", "reduce", "verify"),
+    *("explain", "inspect", "lint", "bisect", "reduce", "verify"),
 )
 """Later ones use what earlier ones made."""
 ELSEWHERE = {"export", "plan", "report"}
