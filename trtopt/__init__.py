@@ -4,6 +4,7 @@
 
     build, tune, sweep, verify                              make engines and look after them
     bench, compare, profile, explain, report                measure them, judge them, explain the time
+    history, add_to_history                                 results over time, and where they changed
     export, rewrite, extract, cast, quantize                make graphs
     inspect, diff, lint, check, bisect, reduce              look at them, and judge them
     plan, deploy, pack, unpack                              serve them

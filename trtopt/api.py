@@ -26,6 +26,7 @@ from trtopt.records import (
     Explanation,
     Extraction,
     FolderCheck,
+    HistoryReport,
     Inspection,
     MachineSurvey,
     Manifest,
@@ -46,6 +47,8 @@ from trtopt.requests.measure import (
     BenchRequest,
     CompareRequest,
     ExplainRequest,
+    HistoryAddRequest,
+    HistoryRequest,
     ProfileRequest,
     ReportRequest,
 )
@@ -72,6 +75,7 @@ from trtopt.workflows.bench.bench import bench as run_bench
 from trtopt.workflows.build.build import build_requested
 from trtopt.workflows.build.folder import verify as run_verify
 from trtopt.workflows.compare.compare import compare as run_compare
+from trtopt.workflows.history.history import add as run_add, history as run_history
 from trtopt.workflows.inspect import inspect as run_inspect
 from trtopt.workflows.optimize import optimize as run_optimize
 from trtopt.workflows.plan.deploy import deploy_triton
@@ -91,6 +95,7 @@ from trtopt.workflows.tune.tune import tune as run_tune
 
 __all__ = [
     "TrtoptError",
+    "add_to_history",
     "bench",
     "bisect",
     "build",
@@ -103,6 +108,7 @@ __all__ = [
     "explain",
     "export",
     "extract",
+    "history",
     "inspect",
     "lint",
     "models",
@@ -222,6 +228,45 @@ def compare(request: CompareRequest) -> Compared:
         >>> verdict = compared.report.verdicts[0].verdict  # FASTER, SLOWER, SAME or UNDECIDED
     """
     return run_compare(request, request.listener)
+
+
+@keywords_of(HistoryAddRequest)
+def add_to_history(request: HistoryAddRequest) -> tuple[Path, ...]:
+    """Add results to a folder of one model's results over time, made where there is none.
+
+    Returns:
+        Their files in the folder; one that was in it already stays there once.
+
+    Raises:
+        ArtifactError: one is no result of `bench`.
+
+    Example:
+        >>> import trtopt
+        >>> [path.parent.name for path in trtopt.add_to_history("history", ["bench.json"])]
+        ['history']
+    """
+    return run_add(request)
+
+
+@keywords_of(HistoryRequest)
+def history(request: HistoryRequest) -> HistoryReport:
+    """Judge a folder of one model's results over time.
+
+    Returns:
+        The series, each with its runs (in milliseconds), the changes in them and what else changed there, and
+        a verdict on the newest run: SLOWER, FASTER, SAME or UNDECIDED. Changes are found by the rank sum of
+        Wilcoxon, Mann and Whitney: see `trtopt.measure.statistics.change_points`.
+
+    Raises:
+        UsageError: the folder holds no results.
+
+    Example:
+        >>> import trtopt
+        >>> trtopt.add_to_history("history", ["bench.json"])
+        >>> trtopt.history("history").series[0].verdict
+        'UNDECIDED'
+    """
+    return run_history(request)
 
 
 @keywords_of(SweepRequest)

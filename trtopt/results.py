@@ -21,6 +21,7 @@ from trtopt.report import (  # noqa: F401  (each registers its views)
     doctor,
     explanation,
     graph,
+    history,
     inspection,
     planning,
     precision,

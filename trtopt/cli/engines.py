@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 from click.core import ParameterSource
 
-from trtopt.cli.command import command
+from trtopt.cli.command import Group, command
 from trtopt.cli.outputs import (
     NOT_MET,
     NOT_SHOWN,
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
         BenchRequest,
         CompareRequest,
         ExplainRequest,
+        HistoryAddRequest,
+        HistoryRequest,
         ProfileRequest,
         ReportRequest,
     )
@@ -353,6 +355,54 @@ def explain(request: ExplainRequest, json: JsonOutput | None) -> None:
     with listening() as listener:
         found = run(request, listener)
     show_result(json, found)
+
+
+@click.group(cls=Group)
+def history() -> None:
+    """Keep results over time, and find where they changed.
+
+    A history is a folder, for one model: a file for each result of `trtopt bench`, as it was.
+    """
+
+
+@history.command("add", request="measure.HistoryAddRequest")
+def add_results(request: HistoryAddRequest) -> None:
+    """Add results to a history.
+
+    A result that is in it already stays there once. Several hosts may add at the same time.
+    """
+    from trtopt.cli.console import say
+    from trtopt.workflows.history.history import add
+
+    say(*(f"added: {path}" for path in add(request)))
+
+
+@history.command("show", request="measure.HistoryRequest")
+@json_option("trtopt.history", "the series, their runs and changes,")
+def show_history(request: HistoryRequest, json: JsonOutput | None) -> None:
+    """Show every series, and each change with what else changed there."""
+    from trtopt.cli.console import show_result
+    from trtopt.workflows.history.history import history as run
+
+    show_result(json, run(request))
+
+
+@history.command("check", request="measure.HistoryRequest")
+@json_option("trtopt.history", "the series, their runs and changes,")
+def check_history(request: HistoryRequest, json: JsonOutput | None) -> None:
+    """Judge the newest result, for a CI.
+
+    Exits with 3 if a series is slower than before, until twenty runs are at the new level, and with 5 if that
+    is not decided: too few runs, figures that are missing, or a single slow run, which one more decides.
+    """
+    from trtopt.cli.console import show_result
+    from trtopt.workflows.history.history import history as run
+
+    report = run(request)
+    show_result(json, report)
+    verdicts = {one.verdict for one in report.series}
+    if verdicts & {"SLOWER", "UNDECIDED"} or not verdicts:
+        raise click.exceptions.Exit(NOT_MET if "SLOWER" in verdicts else NOT_SHOWN)
 
 
 @command("build.SweepRequest")

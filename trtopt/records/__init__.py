@@ -13,6 +13,7 @@ from trtopt.records.bench import *
 from trtopt.records.build import *
 from trtopt.records.compare import *
 from trtopt.records.graph import *
+from trtopt.records.history import *
 from trtopt.records.inspection import *
 from trtopt.records.machine import *
 from trtopt.records.plan import *

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
@@ -205,6 +206,26 @@ class CompareRequest(RunOptions, shared.TermsOptions, shared.JobOptions):
         str | None,
         Option("Explain the difference of two contracts, as trtexec-10,trtexec-11.", metavar="C1,C2"),
     ] = None
+
+
+HistoryFolder = Annotated[str | Path, Argument("the folder of one model's results over time.", "name")]
+
+
+@dataclass(frozen=True)
+class HistoryRequest(shared.Request):
+    """Which history."""
+
+    folder: HistoryFolder
+
+
+@dataclass(frozen=True)
+class HistoryAddRequest(shared.Request):
+    """What to add to which."""
+
+    folder: HistoryFolder
+    results: Annotated[
+        Sequence[str | Path], Argument("results of `trtopt bench --json`.", metavar="RESULT...")
+    ]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ WITHOUT = {
     "trtexec": "it runs other commands",
     "polygraphy": "it runs other commands",
     "deploy triton": "it writes a repository",
+    "history add": "it keeps files, which `history show` shows",
     "cache prune": "it removes files",
     "completion": "it prints a script",
 }

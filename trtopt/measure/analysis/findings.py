@@ -153,7 +153,7 @@ def clocks_text(measurements: Sequence[Measurement]) -> str:
     if not any(reading.sm_mhz for reading in readings):
         return f"clocks are unknown: {reference.problem or 'the result does not say why'}"
     parts = [
-        _span([reading.sm_mhz for reading in _under_load(readings)], "SM", "MHz"),
+        _span([reading.sm_mhz for reading in under_load(readings)], "SM", "MHz"),
         _span([reading.power_w for reading in readings], "", "W"),
         _span([reading.temperature_c for reading in readings], "", "°C"),
     ]
@@ -175,7 +175,7 @@ def _other_processes(readings: Sequence[ClockReading]) -> int:
     return max((reading.other_processes or 0 for reading in readings), default=0)
 
 
-def _under_load(readings: Sequence[ClockReading]) -> list[ClockReading]:
+def under_load(readings: Sequence[ClockReading]) -> list[ClockReading]:
     """Without readings of an idle GPU, whose clock is not the queries'; all of them if all are idle."""
     return [reading for reading in readings if IDLE not in reading.throttle] or list(readings)
 

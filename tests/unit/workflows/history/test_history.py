@@ -1,0 +1,88 @@
+"""A history's folder: nothing in it changes, nothing is in it twice, and what is damaged is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.histories import runs_of
+from tests.support.killing import run_killed
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.files.atomic import is_temporary
+from trtopt.records import to_json
+from trtopt.requests.measure import HistoryAddRequest, HistoryRequest
+from trtopt.workflows.history.history import add, history
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> list[Path]:
+    paths = []
+    for number, result in enumerate(runs_of([1.0] * 10)):
+        paths.append(tmp_path / f"run{number}.json")
+        paths[-1].write_bytes(to_json(result))
+    return paths
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_results_are_kept_as_they_are_and_once(results: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "history"
+    names = add(HistoryAddRequest(folder, results))
+    report = history(HistoryRequest(folder))
+    assert (report.series[0].verdict, len(report.series[0].runs)) == ("SAME", 10)
+    kept = contents(folder)
+    assert sorted(kept.values()) == sorted(path.read_bytes() for path in results)
+    assert add(HistoryAddRequest(folder, results[::-1])) == names[::-1]
+    assert history(HistoryRequest(folder)) == report
+    assert contents(folder) == kept
+
+
+def test_writers_at_the_same_time_lose_nothing(results: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "history"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda path: add(HistoryAddRequest(folder, [path])), results * 4))
+    assert sorted(contents(folder).values()) == sorted(path.read_bytes() for path in results)
+
+
+@pytest.mark.parametrize("calls", ["mkdir,replace,fsync"])
+@pytest.mark.parametrize("kill_at", [1, 2, 3])
+def test_a_writer_that_is_killed_leaves_whole_results_alone(
+    calls: str, kill_at: int, results: list[Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "history"
+    command = ["-m", "trtopt", "history", "add", str(folder), *map(str, results)]
+    assert run_killed(calls, kill_at, *command, env=os.environ) == -signal.SIGKILL
+    left = contents(folder) if folder.exists() else {}
+    whole = {path.read_bytes() for path in results}
+    assert all(content in whole for name, content in left.items() if not is_temporary(folder / name))
+    add(HistoryAddRequest(folder, results))
+    assert len(history(HistoryRequest(folder)).series[0].runs) == 10
+
+
+def test_a_damaged_file_is_named_and_the_others_count(results: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "history"
+    add(HistoryAddRequest(folder, results))
+    damaged = sorted(folder.iterdir())[3]
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    report = history(HistoryRequest(folder))
+    assert len(report.series[0].runs) == 9
+    assert damaged.name in report.notes[0]
+
+
+def test_what_is_no_result_is_refused_and_nothing_is_written(results: list[Path], tmp_path: Path) -> None:
+    folder, other = tmp_path / "history", tmp_path / "other.json"
+    other.write_text("{}")
+    with pytest.raises(ArtifactError):
+        add(HistoryAddRequest(folder, [other]))
+    assert not folder.exists()
+
+
+def test_a_folder_without_results_has_no_verdict(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        history(HistoryRequest(tmp_path))

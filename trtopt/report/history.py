@@ -1,0 +1,122 @@
+"""A history: the verdict on each series, every change with its cause, and the runs as a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtopt.printable import counted
+from trtopt.records import HistoryChange, HistoryReport, HistorySeries
+from trtopt.records.base import Row as Figures
+from trtopt.report.charts import Channel, chart, marks
+from trtopt.report.view import (
+    Block,
+    Chart,
+    Column,
+    Late,
+    Note,
+    Severity,
+    View,
+    cells_of,
+    plain,
+    table,
+    view_of,
+)
+
+_BARS = "▁▂▃▄▅▆▇█"
+_RUNS_SHOWN = 30
+_Change = tuple[HistorySeries, HistoryChange]
+
+
+@view_of.register
+def history_view(report: HistoryReport) -> View:
+    """A row for each series, then one for each change."""
+    doubts = [
+        Note(Severity.DOUBT, f"{one.engine}, {one.mode}: {one.reason}")
+        for one in report.series
+        if one.verdict == "UNDECIDED"
+    ]
+    verdicts = [one.verdict for one in report.series]
+    outcome = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
+    return View(
+        f"{report.folder}: {counted(len(report.series), 'series')}",
+        Late(lambda: _parts(report)),
+        [*doubts, *plain(report.notes)],
+        outcome,
+        _figures(report),
+    )
+
+
+def _figures(report: HistoryReport) -> Iterator[Figures]:
+    """A row for each run."""
+    for one in report.series:
+        for run in one.runs:
+            figures = {f"{name.replace(' ', '_')}_ms": ms for name, ms in run.figures.items()}
+            yield {**cells_of(one), "file": run.file, "created": run.created, **figures}
+
+
+def _parts(report: HistoryReport) -> Iterator[Block]:
+    columns: list[Column[HistorySeries]] = [
+        Column("engine", lambda one: f"{one.engine}, {one.mode}", fit="fold"),
+        Column("batch", lambda one: one.batch, "d"),
+        Column("device", lambda one: one.device, fit="fold"),
+        Column("contract", lambda one: one.contract.name, face="page"),
+        Column("runs", lambda one: len(one.runs), "d"),
+        Column("ms", lambda one: next(iter(one.runs[-1].figures.values())), ".4g"),
+        Column("newest runs", _sparkline, face="terminal"),
+        Column("newest", lambda one: one.verdict),
+    ]
+    yield table("", columns, report.series, caption="ms: the newest run's median, or time by throughput")
+    changes = [(one, change) for one in report.series for change in one.changes]
+    if changes:
+        yield table("Changes", _CHANGE_COLUMNS, changes)
+    yield from map(_chart, report.series)
+
+
+_CHANGE_COLUMNS: list[Column[_Change]] = [
+    Column("engine", lambda row: f"{row[0].engine}, {row[0].mode}", fit="fold"),
+    Column("from the run of", lambda row: row[1].created[:16]),
+    Column("change", lambda row: f"{row[1].figure} {row[1].ratio - 1:+.1%}"),
+    Column("interval", lambda row: f"{row[1].low - 1:+.1%} to {row[1].high - 1:+.1%}"),
+    Column("what changed there", lambda row: _causes_text(row[1]), fit="fold"),
+]
+
+
+def _causes_text(change: HistoryChange) -> str:
+    found = [f"{one.what}: {one.before or 'none'} → {one.after or 'none'}" for one in change.causes]
+    return "; ".join(found) or "unknown: nothing that results record"
+
+
+def _sparkline(series: HistorySeries) -> str:
+    """The main figure of the newest runs, a bar each; a change begins with a mark."""
+    figures = [next(iter(run.figures.values())) for run in series.runs][-_RUNS_SHOWN:]
+    low, high = min(figures), max(figures)
+    begun = {change.file for change in series.changes}
+    bars = [_BARS[round((len(_BARS) - 1) * (one - low) / ((high - low) or 1))] for one in figures]
+    return "".join(
+        f"│{bar}" if run.file in begun else bar
+        for bar, run in zip(bars, series.runs[-_RUNS_SHOWN:], strict=True)
+    )
+
+
+def _chart(series: HistorySeries) -> Chart:
+    figure = next(iter(series.runs[0].figures))
+    rows = [
+        {"run": run.created, "place": place, "ms": run.figures[figure]}
+        for place, run in enumerate(series.runs, 1)
+    ]
+    places = {run.file: place for place, run in enumerate(series.runs, 1)}
+    begun = [
+        {"place": places[change.file] - 0.5, "change": f"{change.figure} {change.ratio - 1:+.1%}",
+         "cause": _causes_text(change)}
+        for change in series.changes
+    ]  # fmt: skip
+    says = (Channel("run"), Channel("ms", "ms", ".4g"))
+    x = Channel("place", "run", "d")
+    return chart(
+        f"{series.engine}, {series.mode}: {figure} of {counted(len(rows), 'run')} on {series.device}",
+        rows,
+        says,
+        marks("line", x=x, y=Channel("ms", "ms", ".4g", more={"scale": {"zero": False}}), point=True),
+        marks("rule", begun, (Channel("change"), Channel("cause")), x=x, strokeDash=[4, 4]),
+        text=f"{figure} by run; {'; '.join(str(row['change']) for row in begun) or 'no change'}",
+    )
