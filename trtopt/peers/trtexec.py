@@ -89,7 +89,7 @@ def _environment(device: str, visible: str | None) -> Mapping[str, str]:
     if not device.isdecimal() or int(device) >= len(names):
         raise UsageError(
             f"--device={device}: CUDA_VISIBLE_DEVICES={visible} has no such GPU",
-            f"give 0 to {len(names) - 1}" if names else "set CUDA_VISIBLE_DEVICES to the GPUs to use",
+            f"give a number below {len(names)}" if names else "set CUDA_VISIBLE_DEVICES to the GPUs to use",
         )
     return {"CUDA_VISIBLE_DEVICES": names[int(device)]}
 
