@@ -32,13 +32,11 @@ from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.bench.resolve_engines import (
     ResolvedEngines,
     check_trust,
-    points,
     resolve_engines,
     runs_on,
 )
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
-from trtopt.workflows.race import engine_at
 
 _RANGES_LIMIT_S = 300.0
 """A process that records ranges and hangs costs no more: a profile does without them."""
@@ -75,10 +73,7 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
     with wanted as resolved:
         if request.data is not None:
             notes += range_notes(resolved.inputs, open_data(request.data))
-        jobs = [
-            job_of(engine=engine_at(resolved.folder, resolved.inputs, engine, size, sizes), batch=size)
-            for engine, size in points(resolved.engines, batch)
-        ]
+        jobs = [job_of(engine=engine, batch=size) for engine, size in resolved.at(batch, sizes)]
         with _clocks(control, request.lock_clocks, notes):
             return _run(jobs, resolved, request, notes, listener)
 

@@ -17,13 +17,14 @@ from trtopt.files.atomic import scratch_folder
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.formats import ENGINE, format_of
 from trtopt.files.manifests import MANIFEST, check_plugins, is_library, plugin_libraries, read_manifest
-from trtopt.measure.engine import Described, DescribeJob
+from trtopt.measure.engine import Described, DescribeJob, LoadedEngine
 from trtopt.recipe import ANY_SIZES, Recipe
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, Profile, ShapeRange, TensorSpec
 from trtopt.records.tensors import TypedTensor
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.folder import as_it_is, verified_graphs
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.race import engine_at
 from trtopt.workflows.workbench import Workbench
 
 _ANY_ENGINE = "a folder that `trtopt build` made, an engine in one, or an ONNX file"
@@ -44,6 +45,13 @@ class ResolvedEngines:
     """Of the file that the user gave, from which the model may have been made."""
     io: tuple[TypedTensor, ...] = ()
     """What was typed of that file's inputs and outputs."""
+
+    def at(self, batch: Sequence[int] | None, sizes: Recipe = ANY_SIZES) -> list[tuple[LoadedEngine, int]]:
+        """The engines to load at the batch sizes at which each is measured, see `points`."""
+        return [
+            (engine_at(self.folder, self.inputs, engine, size, sizes), size)
+            for engine, size in points(self.engines, batch)
+        ]
 
 
 def engines_of_build(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> ResolvedEngines:
