@@ -35,7 +35,7 @@ def forms_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def row(forms: str, change: float, batch: int = 1) -> Measured:
-    return Measured("a transformer", PLACES, batch, "", "11", forms, change, None)
+    return Measured("a transformer", PLACES, batch, "", forms, change, None, "11")
 
 
 def test_the_most_promising_form_alone_is_built_where_it_keeps_its_promise(

@@ -30,6 +30,7 @@ class Measured:
     forms: str
     change: float
     sqnr_db: float | None
+    target: str = "8.6"
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,6 @@ _UNLIKE = 0.3
 _POST_NORM = "attention gelu qkv residual rest smoothing"
 _PRE_NORM = "attention gelu qkv rest smoothing"
 _NORMED = "gelu residual rest smoothing"
-MEASURED_WITH = "8.6"
-"""Of all rows."""
 _SKIP, _BOTH = "residual=skip,attention=on,smoothing=off", "residual=both,attention=on,smoothing=off"
 _ATTENTION = "attention=on,smoothing=off"
 
@@ -194,5 +193,5 @@ def _distance(row: Measured, places: Collection[str], batch: int, gpu: str, targ
         2 * (1 - alike)
         + abs(math.log2(batch / row.batch)) / 3
         + (0.0 if row.gpu in gpu else 0.5)
-        + (0.0 if target == MEASURED_WITH else 1.0)
+        + (0.0 if row.target == target else 1.0)
     )

@@ -40,7 +40,7 @@ from trtopt.measure.statistics.comparison import Comparison
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds, verdict_alarms
-from trtopt.precision.placement.evidence import MEASURED_WITH, Expected, expected
+from trtopt.precision.placement.evidence import ROWS, Expected, expected
 from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.records import (
     BatchVerdict,
@@ -225,7 +225,7 @@ class _PrecisionSelection:
         source, target = Path(self._base.path), request.target
         is_gpu = self.contests[0].plan.backend.name != ONNXRUNTIME
         places = planned_forms(source, self._base.sha256, target, tuple(request.exclude)) if is_gpu else {}
-        if places and target != MEASURED_WITH:
+        if places and all(row.target != target for row in ROWS):
             self._listener.note(f"the order of INT8's forms is not measured on TensorRT {target}")
         for one in self.contests:
             one.search = FormSearch(expected(places, one.plan.batch.opt[0], gpu, target), budget)
