@@ -18,12 +18,12 @@ from trtopt.options import declared_in
 from trtopt.recipe import WHERE, batch_sizes
 from trtopt.records import CompareReport, Contract, EngineArtifact, InterleavedRun
 from trtopt.requests.measure import CompareRequest
-from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
+from trtopt.workflows.bench.resolve_engines import check_trust, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
-from trtopt.workflows.race import Setting, engine_at, heat, race, verdict_record
+from trtopt.workflows.race import Setting, heat, race, verdict_record
 
 _MEASURED = {"batch", "backend", "duration", "data", "timeout"}
 _JUDGED = _MEASURED | {"threshold", "fail_on"}
@@ -183,9 +183,8 @@ def explain_engines(
     check_trust(request.trust, [path])
     with resolve_engines(path, batch, request.backend, notes, listener, request.trust) as found:
         heats = []
-        for engine, size in points(found.engines, batch):
-            loaded = [engine_at(found.folder, found.inputs, engine, size)]
-            one = heat(f"batch{size}", loaded, (), "contracts", size, setting)
+        for engine, size in found.at(batch):
+            one = heat(f"batch{size}", [engine], (), "contracts", size, setting)
             heats.append(msgspec.structs.replace(one, variants=variants, least_rounds=0))
         runs = race(heats, listener, setting.timeout)
     notes += notes_of(runs)

@@ -40,16 +40,21 @@ from trtopt.measure.statistics.builds import (
     spread,
 )
 from trtopt.recipe import batch_sizes
-from trtopt.records import EngineArtifact, InterleavedRun, TensorSpec
+from trtopt.records import EngineArtifact, InterleavedRun
 from trtopt.requests.measure import CompareRequest
 from trtopt.requests.recipe import recipe_of
-from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
+from trtopt.workflows.bench.resolve_engines import (
+    ResolvedEngines,
+    check_trust,
+    engines_of_build,
+    points,
+    resolve_engines,
+)
 from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
     Setting,
     compare_turns,
-    engine_at,
     heat,
     keep_run_spread,
     race,
@@ -156,15 +161,12 @@ def _side_of(
         path, batch_sizes(request.batch), request.backend, notes, listener, request.trust
     )
     found = resources.enter_context(wanted)
-    side = _by_size(found.folder, found.inputs, found.engines, request)
+    side = _by_size(found, request)
     return side, work_of(found.source_sha256, side)
 
 
-def _by_size(
-    folder: Path, inputs: Sequence[TensorSpec], engines: Sequence[EngineArtifact], request: CompareRequest
-) -> _Build:
-    found = points(engines, batch_sizes(request.batch))
-    return {size: engine_at(folder, inputs, engine, size, request.sizes) for engine, size in found}
+def _by_size(found: ResolvedEngines, request: CompareRequest) -> _Build:
+    return {size: engine for engine, size in found.at(batch_sizes(request.batch), request.sizes)}
 
 
 def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
@@ -255,7 +257,7 @@ def _build_side(
         place = scratch / str(index)
         place.mkdir(parents=True)
         engines = workbench.with_cache_in(place).build_again(graphs, plans, place)
-        builds.append(_by_size(place, manifest.onnx.inputs, engines, request))
+        builds.append(_by_size(engines_of_build(place, manifest, engines), request))
     return builds
 
 
