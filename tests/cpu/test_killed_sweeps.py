@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.command_line import DIGITS
 from tests.support.killing import run_killed
-from tests.support.long import few
 from trtopt.files.manifests import read_manifest
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.sweep.folder import read_sweep
@@ -43,7 +42,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("at", few(9, of=KILLED_AT))
+@pytest.mark.long
+@pytest.mark.parametrize("at", KILLED_AT)
 def test_a_sweep_killed_at_any_step_ends_as_one_that_was_not(
     at: int, undisturbed: Path, tmp_path: Path
 ) -> None:

@@ -115,17 +115,16 @@ def peak_gib(folder: Path, *words: str) -> float:
     return peak * 1024 / GIB
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="memory is read as Linux tells it")
 @pytest.mark.parametrize(
     ("words", "weights"),
     [
-        pytest.param("rewrite m.onnx -o rewritten.onnx", "m.data", marks=pytest.mark.long),
-        pytest.param("rewrite fp8.onnx -o rewritten8.onnx", "fp8.onnx", marks=pytest.mark.long),
+        ("rewrite m.onnx -o rewritten.onnx", "m.data"),
+        ("rewrite fp8.onnx -o rewritten8.onnx", "fp8.onnx"),
         ("cast m.onnx -o half.onnx --precision fp16 --data x.npz", "m.data"),
-        pytest.param(
-            "quantize m.onnx -o int8.onnx --precision int8 --data x.npz", "m.data", marks=pytest.mark.long
-        ),
-        pytest.param("check m.onnx --against m.onnx --data x.npz", "m.data", marks=pytest.mark.long),
+        ("quantize m.onnx -o int8.onnx --precision int8 --data x.npz", "m.data"),
+        ("check m.onnx --against m.onnx --data x.npz", "m.data"),
     ],
     ids=["rewrite", "rewrite-fp8", "cast", "quantize", "check"],
 )

@@ -192,6 +192,7 @@ def hanging_plugin(tmp_path: Path) -> Path:
     return library
 
 
+@pytest.mark.long
 def test_a_build_whose_plugin_hangs_is_a_failure_with_its_last_words(
     trtopt_cli: CommandLine, hanging_plugin: Path
 ) -> None:

@@ -223,6 +223,7 @@ def test_a_sweep_is_planned_with_and_several_streams_let_several_workers_be(
         assert pool.largest_batch in (1, 4)
 
 
+@pytest.mark.long
 def test_an_engine_with_profiles_is_planned_with_and_served_from_even_behind_a_link(
     measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,13 +115,14 @@ def test_a_candidate_that_hangs_is_ended_counted_and_does_not_end_the_run(tmp_pa
     assert check_folder(tmp_path / "out").is_whole
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("calls", "kill_at"),
     [
         ("exchange", 1),
-        pytest.param("replace", 3, marks=pytest.mark.long),
-        pytest.param("replace", 12, marks=pytest.mark.long),
-        pytest.param("fsync", 6, marks=pytest.mark.long),
+        ("replace", 3),
+        ("replace", 12),
+        ("fsync", 6),
     ],
 )
 def test_a_killed_run_is_continued_and_measures_nothing_twice(

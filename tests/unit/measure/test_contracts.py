@@ -106,6 +106,7 @@ CLI = "from trtopt.cli.main import main; main()"
 TABLE = "from tests.support.reference_pages import contracts_table; print(contracts_table())"
 
 
+@pytest.mark.long
 def test_one_entry_is_all_that_a_new_contract_takes(tmp_path: Path) -> None:
     source = Path(contracts.__file__).read_text("utf-8")
     changed_source = tmp_path / "contracts.py"

@@ -66,6 +66,7 @@ def run(added: Path, code: str, *arguments: str) -> str:
 CLI = "from trtopt.cli.main import main; main()"
 
 
+@pytest.mark.long
 def test_one_place_in_a_family_is_all_that_a_new_rule_takes(added: Path, tmp_path: Path) -> None:
     listed = [rule["name"] for rule in json.loads(run(added, CLI, "rewrite", "--list", "--json", "-"))]
     at = listed.index("added")

@@ -128,6 +128,7 @@ if count("Add"): sys.exit(3)"""
     assert report.others == ()  # its code alone is no failure besides
 
 
+@pytest.mark.long
 def test_a_signal_and_a_hang_are_failures(refused: Path, tmp_path: Path) -> None:
     killed = command_of("if count('Det'): os.kill(os.getpid(), signal.SIGSEGV)", tmp_path)
     report = trtopt.reduce(refused, tmp_path / "part.onnx", condition=killed)
