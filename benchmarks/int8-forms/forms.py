@@ -202,8 +202,7 @@ def measured(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 def image(out: Path) -> str:
     """Each side's time at each batch size, as a share of plain FP16's, with its milliseconds."""
-    from trtopt.report.charts import Channel, chart
-    from trtopt.report.drawing import svg_of
+    from trtopt.report.charts import Channel, chart, svg_of
 
     rows = [
         {"case": f"{NAMES.get(model, model)}, {batch}", "side": SIDES[side][0], "share": found[side]["ratio"]}

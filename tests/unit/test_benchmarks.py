@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.support.paths import ROOT
 BENCHMARKS = ROOT / "benchmarks"
 STUDIES = sorted(path.name for path in BENCHMARKS.iterdir() if path.is_dir() and path.name != "shared")
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *sorted(BENCHMARKS.rglob("*.md"))]
+SCRIPTS = sorted(BENCHMARKS.rglob("*.py"))
 MOST_BYTES = 128 * 1024
 
 
@@ -26,6 +29,15 @@ def test_figures_are_small_text_files() -> None:
 def test_a_study_has_a_readme_and_a_line_in_the_index(study: str) -> None:
     assert (BENCHMARKS / study / "README.md").is_file()
     assert f"]({study})" in (BENCHMARKS / "README.md").read_text()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(BENCHMARKS)))
+def test_what_a_script_imports_of_the_package_is_there(script: Path) -> None:
+    imports = [one for one in ast.walk(ast.parse(script.read_text())) if isinstance(one, ast.ImportFrom)]
+    for one in imports:
+        if one.module is not None and one.module.split(".")[0] == "trtopt":
+            module = import_module(one.module)
+            assert [name.name for name in one.names if not hasattr(module, name.name)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
