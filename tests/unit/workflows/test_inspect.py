@@ -38,8 +38,7 @@ def test_a_model_has_its_operators_weights_and_work() -> None:
     assert found is not None
     graph = onnx.load(DIGITS).graph
     assert found.nodes == len(graph.node) == sum(found.operators.values())
-    (floats,) = (one for one in found.weights if one.dtype == "float32")
-    assert floats.elements == sum(np.prod(one.dims, dtype=int) for one in graph.initializer)
+    assert found.parameters == sum(np.prod(one.dims, dtype=int) for one in graph.initializer)
     assert (found.opset, found.operators["Conv"]) == (17, 9)
     assert found.shapes == {"images": (1, 1, 8, 8)}
 
@@ -119,8 +118,7 @@ def test_weights_outside_the_file_are_counted_and_not_read(tmp_path: Path) -> No
         file.truncate(size)
     found = trtopt.inspect(tmp_path / "in.onnx").model
     assert found is not None
-    (group,) = found.weights
-    assert (group.size_bytes, found.macs, found.weight_files) == (size, 1 << 38, ("w.bin",))
+    assert (found.weight_bytes, found.macs, found.weight_files) == (size, 1 << 38, ("w.bin",))
 
 
 def test_functions_subgraphs_and_other_domains_are_counted(tmp_path: Path) -> None:
