@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -12,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -223,31 +220,30 @@ def _cut(array: NDArray[Any], count: int) -> Iterator[NDArray[Any]]:
 
 
 # The JSON that Polygraphy writes for inputs: a list of dicts from names to encoded arrays.
-#
-# An encoded array is `{"array": BASE64 OF AN .npy}`; the text is held in memory, the arrays are decoded one
-# dict at a time.
 
 
 _JSON_REMEDY = "write it with polygraphy.json.save_json([{name: array, …}, …], path), or use an .npz"
 
 
-class _Encoded(msgspec.Struct):
-    """One array; Polygraphy's other fields are ignored."""
-
-    array: str
-
-
 class JsonReader:
-    """The feed dicts of one file, each some samples of every input."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._feeds = msgspec.json.decode(read_bounded(path), type=list[dict[str, _Encoded]])
-        except (ValueError, RecursionError, OSError) as error:  # what is no UTF-8 is a ValueError too
-            raise DataError(f"{path}: not Polygraphy's JSON of inputs: {error}", _JSON_REMEDY) from None
+    """The feed dicts of one file, each some samples of every input; all are held in memory."""
 
     lengths = None
+
+    def __init__(self, path: Path) -> None:
+        from polygraphy.json import from_json
+        from polygraphy.logger import G_LOGGER
+
+        try:
+            with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1):  # errors are told here, once
+                self._feeds: list[Arrays] = from_json(read_bounded(path).decode())
+        except Exception as error:  # noqa: BLE001  (JSON, base64, NumPy and Polygraphy each raise their own)
+            raise DataError(f"{path}: not Polygraphy's JSON of inputs: {error}", _JSON_REMEDY) from None
+        if not isinstance(self._feeds, list) or not all(isinstance(feed, dict) for feed in self._feeds):
+            raise DataError(f"{path}: not a list of dicts", _JSON_REMEDY)
+        for name, array in (item for feed in self._feeds for item in feed.items()):
+            if not isinstance(array, np.ndarray):
+                raise DataError(f"{path}: {name!r} is not an array", _JSON_REMEDY)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -257,16 +253,4 @@ class JsonReader:
     def pieces(self, rows: Rows) -> Iterator[Arrays]:
         """One dict of the file a piece."""
         for feed in self._feeds:
-            yield {name: self._decode(name, feed[name]) for name in rows if name in feed}
-
-    def _decode(self, name: str, encoded: _Encoded) -> NDArray[Any]:
-        try:
-            content = base64.b64decode(encoded.array, validate=True)
-            loaded = np.load(io.BytesIO(content), allow_pickle=False, max_header_size=MAX_HEADER)
-        except Exception as error:  # noqa: BLE001  (binascii, zipfile and NumPy each raise their own)
-            raise DataError(
-                f"{self._path}: array {name!r} cannot be decoded: {error}", _JSON_REMEDY
-            ) from None
-        if not isinstance(loaded, np.ndarray):
-            raise DataError(f"{self._path}: {name!r} is not an array", _JSON_REMEDY)
-        return loaded
+            yield {name: feed[name] for name in rows if name in feed}
