@@ -28,7 +28,7 @@ _KEYS = ("location", "offset", "length", "checksum", "basepath")
 _OF_ONNXRUNTIME = "prepacked"  # ONNX Runtime's notes on the same file begin so
 _MEMORY = "*/"  # ONNX Runtime takes the offset of such a location for an address in memory
 INLINE_LIMIT = 2**31 - 2**20
-"""Bytes of one file: Protocol Buffers ends at 2 GiB."""
+"""Bytes of one file: Protocol Buffers ends at 2 GiB, and a file ends with a seal."""
 _COPY = "work on a copy that has no links: cp -rL FOLDER COPY"
 _WIDEST, _BYTE = 128, 8
 
@@ -88,12 +88,17 @@ def take_in_inner(model: onnx.ModelProto, path: Path) -> None:
     """Read what is in files but no initializer of the graph: in attributes, subgraphs, functions, sparse."""
     inner = [*tensors_of(model, "graph"), *tensors_of(model.graph, "initializer")]
     outside = [tensor for tensor in inner if refers_to_file(tensor)]
-    if sum(file_part(tensor, path).size for tensor in outside) > INLINE_LIMIT:
+    check_rest(sum(file_part(tensor, path).size for tensor in outside), path)
+    take_in(outside, path)
+
+
+def check_rest(size: int, path: Path) -> None:
+    """What cannot be written beside a model must fit in its file."""
+    if size > INLINE_LIMIT:
         raise InvalidModelError(
-            f"{path}: has more than 2 GiB in files that are no initializers of its graph",
+            f"{path}: has more than 2 GiB that are no initializers of its graph",
             "export the model again, with its weights as initializers",
         )
-    take_in(outside, path)
 
 
 def mapped(part: FilePart, folder: Path) -> np.ndarray[Any, Any]:

@@ -41,6 +41,7 @@ from trtopt.files.formats import OtherFormat, format_of
 from trtopt.files.outputs import Kind, check_output
 from trtopt.onnxio.external_data import (
     INLINE_LIMIT,
+    check_rest,
     check_values,
     external_files,
     file_part,
@@ -421,22 +422,27 @@ def _light(tensor: onnx.TensorProto) -> onnx.TensorProto:
     return light
 
 
+def _head(tensor: onnx.TensorProto) -> bytes:
+    """What is before the weight's data in the model's file."""
+    light, size = bytes(_light(tensor).SerializeToString(deterministic=True)), size_in_bytes(tensor)
+    raw = header(RAW_DATA, size)
+    return header(INITIALIZER, len(light) + len(raw) + size) + light + raw
+
+
 def _inline(model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProto]) -> Iterator[Any]:
     """The file's bytes: the graph, then each weight straight from where it lies."""
     graph = rest.graph.SerializeToString(deterministic=True)
     rest.ClearField("graph")
-    heads = []
-    for tensor in heavy:
-        light = _light(tensor).SerializeToString(deterministic=True)
-        size = size_in_bytes(tensor)
-        raw = header(RAW_DATA, size)
-        heads.append((header(INITIALIZER, len(light) + len(raw) + size) + light + raw, size))
     yield rest.SerializeToString(deterministic=True)
-    yield header(GRAPH, len(graph) + sum(len(head) + size for head, size in heads))
+    yield header(GRAPH, len(graph) + _inline_size(heavy))
     yield graph
-    for tensor, (head, _) in zip(heavy, heads, strict=True):
-        yield head
+    for tensor in heavy:
+        yield _head(tensor)
         yield _data(tensor, model.folder)
+
+
+def _inline_size(heavy: list[onnx.TensorProto]) -> int:
+    return sum(len(_head(tensor)) + size_in_bytes(tensor) for tensor in heavy)
 
 
 def _outside(model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProto]) -> Iterator[Any]:
@@ -495,8 +501,9 @@ def save(model: ModelFile, path: Path, beside: tuple[Path, bytes] | None = None)
     heavy = [tensor for tensor in model.proto.graph.initializer if is_heavy(tensor)]
     small = [tensor for tensor in model.proto.graph.initializer if not is_heavy(tensor)]
     refill(rest.graph.initializer, small)
-    whole_size = rest.ByteSize() + sum(map(size_in_bytes, heavy))
-    outside = bool(heavy) and (model.external or whole_size > INLINE_LIMIT)
+    rest_size = rest.ByteSize()
+    check_rest(rest_size, path)
+    outside = bool(heavy) and (model.external or rest_size + _inline_size(heavy) > INLINE_LIMIT)
     weights: Path | None = None
     try:
         with ExitStack() as made, ExitStack() as unfinished:

@@ -109,6 +109,9 @@ def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
             f"sparse tensor {name!r} takes more than {_MOST_DENSE_BYTES >> 30} GiB with its zeros",
             "export the model with dense weights",
         )
+    one_each = places.shape in (values.shape, (*values.shape, len(sparse.dims)))
+    if not one_each or places.dtype != np.int64 or min(places.min(initial=0), *sparse.dims, 0) < 0:
+        raise InvalidModelError(f"sparse tensor {name!r} does not have a place for each value", EXPORT_AGAIN)
     whole = np.zeros(sparse.dims, values.dtype)
     try:
         whole[tuple(places.T) if places.ndim > 1 else np.unravel_index(places, whole.shape)] = values

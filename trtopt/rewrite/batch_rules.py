@@ -507,7 +507,7 @@ def _recurrent(step: Step) -> list[Rows]:
 
 def _transpose(step: Step) -> list[Rows]:
     rows = step.rows[0]
-    order = step.attribute("perm", range(len(rows.shape))[::-1])
+    order = step.attribute("perm") or range(len(rows.shape))[::-1]
     return _place(step, rows, order.index(rows.axis))
 
 
@@ -634,7 +634,7 @@ def _expand(step: Step) -> list[Rows]:
 def _resize(step: Step) -> list[Rows]:
     rows = step.only_input()
     rank = len(rows.shape)
-    axes = [axis % rank for axis in step.attribute("axes", range(rank))]
+    axes = [axis % rank for axis in step.attribute("axes") or range(rank)]
     if rows.axis in axes:
         policy, mode = map(step.attribute, ("keep_aspect_ratio_policy", "coordinate_transformation_mode"))
         if policy not in (None, b"stretch") or mode == b"tf_crop_and_resize":

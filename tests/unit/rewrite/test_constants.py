@@ -110,7 +110,14 @@ def test_a_weight_may_be_sparse(places: list[Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("places", "dims", "error"),
-    [([1, 9], [2, 4], InvalidModelError), ([1, 6], [1 << 20, 1 << 20], UnsupportedOpError)],
+    [
+        ([1, 9], [2, 4], InvalidModelError),
+        ([[0, 1], [0, -1]], [2, 4], InvalidModelError),
+        ([1.0, 6.0], [2, 4], InvalidModelError),
+        ([[0], [1]], [4, 2], InvalidModelError),
+        ([1, 6], [-2, 4], InvalidModelError),
+        ([1, 6], [1 << 20, 1 << 20], UnsupportedOpError),
+    ],
 )
 def test_a_sparse_weight_that_cannot_be_written_out_is_refused(
     places: list[int], dims: list[int], error: type[Exception]

@@ -21,7 +21,7 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.onnxio.external_data import weights_of
-from trtopt.onnxio.model_file import load
+from trtopt.onnxio.model_file import load, save, sealed
 from trtopt.onnxio.prepare import prepare
 from trtopt.rewrite.driver import rewrite
 from trtopt.rewrite.rewrite import rewrite_model
@@ -65,6 +65,30 @@ def test_a_model_over_two_gib_is_written_with_its_weights_outside(
     monkeypatch.setattr("trtopt.onnxio.model_file.INLINE_LIMIT", 1000)
     rewrite_model(_saved(_LARGE, tmp_path), tmp_path / "out.onnx", target="10")
     assert (tmp_path / "out.onnx.data").stat().st_size >= 64 * 64 * 4
+
+
+def test_names_and_shapes_of_weights_count_towards_two_gib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = _saved(_LARGE, tmp_path), tmp_path / "out.onnx"
+    rewrite_model(source, out, target="10")
+    seal = len(next(iter(sealed([]))))
+    monkeypatch.setattr("trtopt.onnxio.model_file.INLINE_LIMIT", out.stat().st_size - seal)
+    rewrite_model(source, out, target="10")
+    assert not (tmp_path / "out.onnx.data").exists()
+    monkeypatch.setattr("trtopt.onnxio.model_file.INLINE_LIMIT", out.stat().st_size - seal - 10)
+    rewrite_model(source, out, target="10")
+    assert (tmp_path / "out.onnx.data").exists()
+
+
+def test_what_is_no_initializer_and_exceeds_two_gib_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = load(_saved(_LARGE, tmp_path))
+    monkeypatch.setattr("trtopt.onnxio.external_data.INLINE_LIMIT", 20)
+    with pytest.raises(InvalidModelError):
+        save(source, tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
 
 
 def test_metadata_producer_and_declared_shapes_are_kept(tmp_path: Path) -> None:
