@@ -5,6 +5,7 @@ network namespace with nothing but loopback, as `make test-ray` makes one.
 """
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -128,7 +129,11 @@ def started(_only_loopback: None) -> Iterator[TwoNodes]:
 
 @pytest.fixture
 def cluster(started: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> TwoNodes:
-    """Two nodes, which `--executor ray` finds."""
+    """Two nodes, which `--executor ray` finds; here it waits for every node's answer.
+
+    On a busy host a new one takes longer than the 30 s after which jobs begin without it.
+    """
     started.add()
+    monkeypatch.setattr("trtopt.executors.ray.nodes._FIRST_ANSWERS_S", math.inf)
     monkeypatch.setenv("RAY_ADDRESS", started.address)
     return started
