@@ -26,6 +26,8 @@ class OtherFormat:
 _EXPORT = "write its model as ONNX with trtopt export, which takes it as --checkpoint {}"
 _WEIGHTS = OtherFormat("a file of weights", _EXPORT)
 _ARRAYS, _ARRAY = OtherFormat("an archive of NumPy arrays (.npz)"), OtherFormat("a NumPy array")
+DAMAGED_ZIP = (BadZipFile, NotImplementedError, UnicodeDecodeError)
+"""What opening an archive raises whose bytes were changed: in its versions and names, errors of their own."""
 ENGINE = OtherFormat(
     "an engine", "give the ONNX file that this engine was built from; trtopt bench measures engines"
 )
@@ -57,7 +59,7 @@ def format_by_content(path: Path) -> OtherFormat | None:
     with suppress(OSError):
         head = head_of(path)
     if head.startswith(b"PK"):
-        with suppress(OSError, BadZipFile), ZipFile(path) as archive:
+        with suppress(OSError, *DAMAGED_ZIP), ZipFile(path) as archive:
             names = archive.namelist()
             if any(name.endswith("data.pkl") for name in names):
                 return OtherFormat("a PyTorch checkpoint", _EXPORT)

@@ -39,6 +39,7 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.files.atomic import lock, scratch_folder
+from trtopt.files.formats import DAMAGED_ZIP
 from trtopt.files.outputs import Kind, check_output, kind_beginning
 from trtopt.inspect.fusion import candidates
 from trtopt.inspect.graph import read_graph
@@ -78,7 +79,7 @@ Judge: TypeAlias = "Callable[[Part], tuple[Symptom, ...]]"
 
 
 def _has_comment(path: Path) -> bool:
-    with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+    with suppress(*DAMAGED_ZIP), zipfile.ZipFile(path) as archive:
         return archive.comment == _WRITTEN_BY
     return False
 

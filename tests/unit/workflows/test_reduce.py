@@ -221,6 +221,16 @@ def test_files_of_the_user_stay(name: str, tmp_path: Path) -> None:
     assert not JOURNAL.is_own(tmp_path / name)
 
 
+def test_a_damaged_archive_of_the_user_stays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "part.npz", x=np.zeros(3))
+    content = bytearray((tmp_path / "part.npz").read_bytes())
+    content[content.rfind(b"PK\x01\x02") + 6] = 99  # a version of the format that there is none of
+    (tmp_path / "part.npz").write_bytes(content)
+    with pytest.raises(OutputError):
+        trtopt.reduce(DIGITS, tmp_path / "part.onnx", condition="! grep -q Gemm {model}")
+    assert (tmp_path / "part.npz").read_bytes() == content
+
+
 def test_a_model_that_cannot_be_built_is_not_taken_for_a_wrong_one(tmp_path: Path) -> None:
     own = helper.make_node("Relu", ["x"], ["y"], domain="own")
     onnx.save(model_of(own, domains=["own"]), tmp_path / "m.onnx")
