@@ -24,6 +24,7 @@ from trtopt.report.view import (
 
 _BARS = "▁▂▃▄▅▆▇█"
 _RUNS_SHOWN = 30
+_TICKS = 20
 _Change = tuple[HistorySeries, HistoryChange]
 
 
@@ -38,7 +39,7 @@ def history_view(report: HistoryReport) -> View:
     verdicts = [one.verdict for one in report.series]
     outcome = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
     return View(
-        f"{report.folder}: {counted(len(report.series), 'series')}",
+        f"{report.folder}: {len(report.series)} series",
         Late(lambda: _parts(report)),
         [*doubts, *plain(report.notes)],
         outcome,
@@ -111,12 +112,14 @@ def _chart(series: HistorySeries) -> Chart:
         for change in series.changes
     ]  # fmt: skip
     says = (Channel("run"), Channel("ms", "ms", ".4g"))
-    x = Channel("place", "run", "d")
+    ticks = list(range(1, len(rows) + 1, -(-len(rows) // _TICKS)))  # Vega's own have fractions
+    x = Channel("place", "run", "d", more={"axis": {"values": ticks, "format": "d"}})
+    y = Channel("ms", "ms", ".4g", "ms (does not start at zero)", more={"scale": {"zero": False}})
     return chart(
         f"{series.engine}, {series.mode}: {figure} of {counted(len(rows), 'run')} on {series.device}",
         rows,
         says,
-        marks("line", x=x, y=Channel("ms", "ms", ".4g", more={"scale": {"zero": False}}), point=True),
+        marks("line", x=x, y=y, point=True),
         marks("rule", begun, (Channel("change"), Channel("cause")), x=x, strokeDash=[4, 4]),
         text=f"{figure} by run; {'; '.join(str(row['change']) for row in begun) or 'no change'}",
     )
