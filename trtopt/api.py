@@ -241,7 +241,6 @@ def add_to_history(request: HistoryAddRequest) -> tuple[Path, ...]:
         ArtifactError: one is no result of `bench`.
 
     Example:
-        >>> import trtopt
         >>> [path.parent.name for path in trtopt.add_to_history("history", ["bench.json"])]
         ['history']
     """
@@ -261,9 +260,8 @@ def history(request: HistoryRequest) -> HistoryReport:
         UsageError: the folder holds no results.
 
     Example:
-        >>> import trtopt
-        >>> trtopt.add_to_history("history", ["bench.json"])
-        >>> trtopt.history("history").series[0].verdict
+        >>> found = trtopt.history("history")
+        >>> found.series[0].verdict
         'UNDECIDED'
     """
     return run_history(request)

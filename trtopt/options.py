@@ -75,7 +75,7 @@ class Argument:
     """A positional one; `kind` says what it may be."""
 
     help: str
-    kind: Literal["path", "onnx", "name"] = "path"
+    kind: Literal["path", "onnx", "folder", "name"] = "path"
     _: KW_ONLY
     metavar: str | None = None
     names: Names | None = None

@@ -21,6 +21,7 @@ from trtopt.recipe import Recipe
 from trtopt.requests.build import BuildRequest
 
 JOBS = (
+    "add_to_history",
     "bench",
     "bisect",
     "build",
@@ -29,6 +30,7 @@ JOBS = (
     "compare",
     "explain",
     "export",
+    "history",
     "inspect",
     "lint",
     "pack",
@@ -145,7 +147,7 @@ def test_what_build_is_given_reaches_the_field_of_the_recipe(field: str) -> None
 def test_a_value_of_another_type_is_refused_by_the_name_of_its_parameter(name: str, parameter: str) -> None:
     function: Any = getattr(trtopt, name)
     needed = [one.name for one in parameters_of(function).values() if one.default is inspect.Parameter.empty]
-    given: dict[str, object] = {"sources": ["unread"], "precision": "int8"}
+    given: dict[str, object] = {"sources": ["unread"], "results": ["unread"], "precision": "int8"}
     given = {one: given.get(one, "unread") for one in needed} | {parameter: object()}
     with pytest.raises(UsageError, match=f"^{parameter}=<object "):
         function(**given)

@@ -60,7 +60,12 @@ def _parameter(one: Declared, optional: Sequence[str]) -> click.Parameter:
 
 
 def _argument(one: Declared, declaration: Argument, *, is_required: bool) -> click.Argument:
-    kinds = {"path": click.Path(exists=True, path_type=Path), "onnx": OnnxFile(), "name": click.STRING}
+    kinds = {
+        "path": click.Path(exists=True, path_type=Path),
+        "onnx": OnnxFile(),
+        "folder": click.Path(file_okay=False, path_type=Path),  # that need not exist
+        "name": click.STRING,
+    }
     return click.Argument(
         [one.name],
         type=kinds[declaration.kind],

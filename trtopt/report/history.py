@@ -48,10 +48,11 @@ def history_view(report: HistoryReport) -> View:
 
 
 def _figures(report: HistoryReport) -> Iterator[Figures]:
-    """A row for each run."""
+    """A row for each run, with the columns of all."""
+    names = dict.fromkeys(name for one in report.series for run in one.runs for name in run.figures)
     for one in report.series:
         for run in one.runs:
-            figures = {f"{name.replace(' ', '_')}_ms": ms for name, ms in run.figures.items()}
+            figures = {f"{name.replace(' ', '_')}_ms": run.figures.get(name) for name in names}
             yield {**cells_of(one), "file": run.file, "created": run.created, **figures}
 
 

@@ -135,14 +135,9 @@ class ExplainRequest(RunOptions):
             flag="--no-kernels",
         ),
     ] = True
-    duration: Annotated[
-        float,
-        Option(
-            "Seconds of the latency pass of what is profiled, up to a day.",
-            metavar="S",
-            range=shared.UP_TO_A_DAY,
-        ),
-    ] = 1.0
+    duration: Annotated[shared.Duration, "Seconds of the latency pass of what is profiled, up to a day."] = (
+        1.0
+    )
 
 
 @dataclass(frozen=True)
@@ -208,7 +203,7 @@ class CompareRequest(RunOptions, shared.TermsOptions, shared.JobOptions):
     ] = None
 
 
-HistoryFolder = Annotated[str | Path, Argument("the folder of one model's results over time.", "name")]
+HistoryFolder = Annotated[str | Path, Argument("the folder of one model's results over time.", "folder")]
 
 
 @dataclass(frozen=True)

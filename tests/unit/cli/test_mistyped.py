@@ -60,3 +60,8 @@ def test_the_help_lists_what_users_reach_for_first() -> None:
     with click.Context(cli) as context:
         text = cli.get_help(context)
     assert [line[:-1] for line in text.splitlines() if line[:-1] in SECTIONS] == list(SECTIONS)
+
+
+def test_a_file_is_no_history() -> None:
+    for command in ("add", "show", "check"):
+        assert "is a file" in refused(f"history {command} {__file__} {__file__}").format_message()
