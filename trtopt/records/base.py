@@ -57,8 +57,9 @@ def _shown(value: object) -> str:
     return repr(value)
 
 
-_LONG = re.compile(rb"(?<![.\d])\d{19}")
-"""Digits that may exceed 64 bits: of an integer, of a hash, of a float in full."""
+_OUTLINE = bytes.maketrans(b"0123456789 \t\r\n,:[-", b"0" * 10 + b" " * 8)
+_LONG = b" " + b"0" * 19
+"""In the outline of a JSON text: digits that may exceed 64 bits, of an integer or of a float in full."""
 
 _MAX_DIGITS = 20
 
@@ -93,7 +94,7 @@ def from_json(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
     """
     try:
         found = msgspec.json.decode(text, type=kind)
-        if _LONG.search(text):
+        if _LONG in text.translate(_OUTLINE):  # ten times as fast as a pattern: results have megabytes
             json.loads(text, parse_int=_bounded)
         return found
     except RecursionError:
