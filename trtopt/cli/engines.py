@@ -393,7 +393,8 @@ def check_history(request: HistoryRequest, json: JsonOutput | None) -> None:
     """Judge the newest result, for a CI.
 
     Exits with 3 if a series is slower than before, until twenty runs are at the new level, and with 5 if that
-    is not decided: too few runs, figures that are missing, or a single slow run, which one more decides.
+    is not decided: too few runs, figures that are missing, a newer file that cannot be read, or slow runs,
+    too few for a change.
     """
     from trtopt.cli.console import show_result
     from trtopt.workflows.history.history import history as run

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from trtopt.errors import TrtoptError, UsageError
+import msgspec
+
+from trtopt.errors import ArtifactError, TrtoptError, UsageError
 from trtopt.files.atomic import write_atomically
-from trtopt.files.bounded_reading import read_bounded
-from trtopt.records import HistoryReport
+from trtopt.files.bounded_reading import read_bounded, reading_as
+from trtopt.records import BenchReport, HistoryReport
 from trtopt.requests.measure import HistoryAddRequest, HistoryRequest
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.history.series import NamedResult, series_of
 
 _DIGITS = 16
+_AHEAD = timedelta(minutes=1)
+"""By how much clocks of hosts may differ."""
 _REMEDY = "add what `trtopt bench --json` wrote"
 
 
@@ -28,10 +33,10 @@ def add(request: HistoryAddRequest) -> tuple[Path, ...]:
 
 
 def _keep(path: Path, folder: Path) -> Path:
-    report, content = read_result(path, _REMEDY), read_bounded(path)
+    report, content = _read(path), read_bounded(path)
     digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
     kept = folder / f"{report.created.replace(':', '-')}-{digest}.json"
-    if not kept.exists():
+    if not (kept.is_file() and read_bounded(kept) == content):  # a damaged one is replaced
         write_atomically(kept, content)
     return kept
 
@@ -39,16 +44,28 @@ def _keep(path: Path, folder: Path) -> Path:
 def history(request: HistoryRequest) -> HistoryReport:
     """Judge all that the folder holds; a damaged file is named and left out."""
     folder = Path(request.folder)
-    notes: list[str] = []
-    series, left_out = series_of(_results(folder, notes))
-    if not (series or notes or left_out):
+    series, notes = series_of(_results(folder))
+    if not (series or notes):
         raise UsageError(f"{folder}: holds no results", f"trtopt history add {folder} bench.json adds one")
-    return HistoryReport(folder=str(folder), series=series, notes=(*notes, *left_out))
+    return HistoryReport(folder=str(folder), series=series, notes=notes)
 
 
-def _results(folder: Path, notes: list[str]) -> Iterator[NamedResult]:
+def _results(folder: Path) -> Iterator[NamedResult]:
     for path in sorted(folder.glob("*.json")):
         try:
-            yield path.name, read_result(path, _REMEDY)
+            yield path.name, _read(path)
         except TrtoptError as error:
-            notes.append(f"{path.name} is left out: {error.problem}")
+            yield path.name, error
+
+
+def _read(path: Path) -> BenchReport:
+    """A result whose time tells its place: in UTC, and not yet to come."""
+    report = read_result(path, _REMEDY)
+    with reading_as("a result with a time", path, _REMEDY):
+        created = datetime.fromisoformat(report.created).astimezone(timezone.utc)
+    if created - datetime.now(timezone.utc) > _AHEAD:
+        raise ArtifactError(
+            f"{path}: it is of {report.created}, which is yet to come",
+            "set the clocks of this host and of the one that measured it, and measure again",
+        )
+    return msgspec.structs.replace(report, created=created.isoformat(timespec="seconds"))

@@ -6,27 +6,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from itertools import pairwise
 from statistics import median
 
 import msgspec
 
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, TrtoptError
 from trtopt.inspect.inspector import read_inspector
 from trtopt.measure.analysis.findings import is_on_host, trust_of, under_load
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.change_points import (
     LEAST_REFERENCE,
     REFERENCE_RUNS,
-    ChangePoint,
     change_points,
 )
 from trtopt.measure.statistics.summaries import percentile, throughput
+from trtopt.printable import counted
 from trtopt.records import (
     BenchPoint,
     BenchReport,
     ChangedFact,
     ClockReading,
+    EngineRef,
     HistoryChange,
     HistoryRun,
     HistorySeries,
@@ -35,49 +36,33 @@ from trtopt.records import (
     to_json,
 )
 
-NamedResult = tuple[str, BenchReport]
+NamedResult = tuple[str, BenchReport | TrtoptError]
+"""A file and what was read in it, or why that failed."""
 _SHOWN = 12
 """Digits of a hash."""
+_NEWEST = 8
+"""Runs whose level is compared with the last that held."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One pass of one result; `terms` is what two runs must share to be compared."""
+    """One pass of one result; its samples, which are megabytes, are given up for their figures.
+
+    `terms` is what two runs must share to be compared.
+    """
 
     file: str
     report: BenchReport
-    point: BenchPoint
-    taken: Measurement
-
-    @property
-    def terms(self) -> HistorySeries:
-        environment, taken = self.report.environment, self.taken
-        return HistorySeries(
-            device=environment.device.name,
-            backend=environment.backend.name,
-            engine=taken.engine.label,
-            batch=taken.batch,
-            shapes=taken.shapes,
-            mode=taken.mode,
-            contract=taken.contract,
-            runs=(),
-            changes=(),
-            verdict="UNDECIDED",
-            reason="",
-        )
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """Of a pass with one query at a time its median and its fast tenth, which other load leaves alone."""
-        samples = self.taken.samples
-        if self.taken.mode == "throughput":
-            return {"ms a query": 1e3 / throughput(samples, self.taken.batch).queries_per_s}
-        return {f"p{p}": percentile(samples.latency_ms, p) or 0.0 for p in (50, 10)}
+    engine: EngineRef
+    clocks: tuple[ClockReading, ...]
+    inspector: str | None
+    terms: HistorySeries
+    figures: dict[str, float]
 
     @cached_property
     def facts(self) -> dict[str, str]:
         """What may change the speed, the likeliest first; what is further down often follows from it."""
-        report, readings = self.report, self.taken.clocks
+        report, readings = self.report, self.clocks
         environment = report.environment
         others = [one.other_processes for one in readings if one.other_processes is not None]
         return {
@@ -87,12 +72,44 @@ class _Run:
             "backend": str(environment.backend),
             "driver": environment.device.driver or "",
             "model": (report.source_sha256 or report.model_sha256)[:_SHOWN],
-            **dict(_tactics(self.point)),
+            **dict(_tactics(self.inspector)),
             "trtopt": environment.trtopt,
             "cores of the host": ", ".join(map(str, environment.cpus)),
             "code": (environment.git_revision or "")[:_SHOWN],
-            "engine": self.taken.engine.sha256[:_SHOWN],
+            "engine": self.engine.sha256[:_SHOWN],
         }
+
+
+def _run(file: str, report: BenchReport, point: BenchPoint, taken: Measurement) -> _Run:
+    terms = HistorySeries(
+        device=report.environment.device.name,
+        backend=report.environment.backend.name,
+        engine=taken.engine.label,
+        batch=taken.batch,
+        shapes=taken.shapes,
+        mode=taken.mode,
+        contract=taken.contract,
+        runs=(),
+        changes=(),
+        verdict="UNDECIDED",
+        reason="",
+    )
+    return _Run(
+        file,
+        msgspec.structs.replace(report, points=()),
+        taken.engine,
+        taken.clocks,
+        point.layers.inspector if point.layers is not None else None,
+        terms,
+        _figures(taken),
+    )
+
+
+def _figures(taken: Measurement) -> dict[str, float]:
+    """Of a pass with one query at a time its median and its fast tenth, which other load leaves alone."""
+    if taken.mode == "throughput":
+        return {"ms a query": 1e3 / throughput(taken.samples, taken.batch).queries_per_s}
+    return {f"p{p}": percentile(taken.samples.latency_ms, p) or 0.0 for p in (50, 10)}
 
 
 def _clock(readings: Sequence[ClockReading]) -> str:
@@ -100,9 +117,8 @@ def _clock(readings: Sequence[ClockReading]) -> str:
     return f"{round(median(known), -1):.0f} MHz" if known else ""
 
 
-def _tactics(point: BenchPoint) -> Iterator[tuple[str, str]]:
+def _tactics(text: str | None) -> Iterator[tuple[str, str]]:
     """Of each layer, where the result has layers."""
-    text = point.layers.inspector if point.layers is not None else None
     with suppress(ArtifactError):
         for layer in read_inspector(text).layers if text else ():
             yield f"tactic of {layer.name}", layer.tactic
@@ -111,32 +127,46 @@ def _tactics(point: BenchPoint) -> Iterator[tuple[str, str]]:
 def series_of(results: Iterable[NamedResult]) -> tuple[tuple[HistorySeries, ...], tuple[str, ...]]:
     """The series of all results, and notes on what is in none of them.
 
-    Points that failed, or whose figures are not trustworthy, are left out.
+    Points that failed, or whose figures are not trustworthy, are left out, as is what could not be read. What
+    is left out and may be the newest leaves every series undecided.
     """
-    results = sorted(results, key=lambda named: named[1].created)
-    newest = {report.environment.device.name: file for file, report in results}
     runs: dict[bytes, list[_Run]] = {}
-    notes = []
+    notes, unread = [], []
+    newest: dict[str, tuple[str, str]] = {}
     for file, report in results:
+        if isinstance(report, TrtoptError):
+            notes.append(f"{file} is left out: {report.problem}")
+            unread.append(file)
+            continue
+        device = report.environment.device.name
+        newest[device] = max((report.created, file), newest.get(device, ("", "")))
         for point in report.points:
             doubt = _why_left_out(report, point)
             if doubt:
                 notes.append(f"{file}: batch {point.batch} is left out: {doubt}")
                 continue
             for taken in filter(None, (point.latency, point.throughput)):
-                run = _Run(file, report, point, taken)
+                run = _run(file, report, point, taken)
                 runs.setdefault(to_json(run.terms), []).append(run)
-    return tuple(_series(own, newest[own[0].terms.device]) for own in runs.values()), tuple(notes)
+    last = max(newest.values(), default=("", ""))[1]
+    late = [file for file in unread if file > last]
+    found = (_series(own, newest[own[0].terms.device][1], late) for own in runs.values())
+    return tuple(found), tuple(notes)
 
 
 def _why_left_out(report: BenchReport, point: BenchPoint) -> str | None:
     if point.failure is not None:
         return point.failure
+    passes = filter(None, (point.latency, point.throughput))
+    if any(min(taken.samples.latency_ms, default=0.0) <= 0 for taken in passes):
+        return "a pass has no queries, or some that took no time"
     is_doubtful = trust_of(point, on_host=is_on_host(report)) is Trust.NONE
     return "its figures are not trustworthy" if is_doubtful else None
 
 
-def _series(runs: Sequence[_Run], newest: str) -> HistorySeries:
+def _series(runs: Sequence[_Run], newest: str, late: Sequence[str]) -> HistorySeries:
+    """`newest` is the file of the newest result on the device; `late` could not be read and may be newer."""
+    runs = sorted(runs, key=lambda run: (run.report.created, run.file))
     names = list(runs[0].figures)
     columns = [[run.figures[name] for run in runs] for name in names]
     points = change_points(columns)
@@ -152,7 +182,15 @@ def _series(runs: Sequence[_Run], newest: str) -> HistorySeries:
         )
         for start, found in zip((0, *(one.index for one in points)), points, strict=False)
     )
-    verdict, reason = _judge(columns, points, is_newest=runs[-1].file == newest)
+    if late:
+        verdict, reason = "UNDECIDED", f"{late[0]} may be newer: replace it, or move it out of the folder"
+    elif runs[-1].file != newest:
+        verdict, reason = (
+            "UNDECIDED",
+            f"{newest}, the newest of this device, has no trustworthy figures",
+        )
+    else:
+        verdict, reason = _judge(columns, [0, *(one.index for one in points), len(runs)])
     return msgspec.structs.replace(
         runs[0].terms,
         runs=tuple(
@@ -164,32 +202,43 @@ def _series(runs: Sequence[_Run], newest: str) -> HistorySeries:
     )
 
 
-def _judge(
-    columns: Sequence[Sequence[float]], points: Sequence[ChangePoint], *, is_newest: bool
-) -> tuple[str, str]:
-    """The verdict on the newest run, and its reason; what is not decided is not the same."""
-    starts = [0, *(one.index for one in points)]
-    length = len(columns[0]) - starts[-1]
-    if not is_newest:
-        return "UNDECIDED", "the newest result on this device has no trustworthy figures of it"
-    if not points and length <= LEAST_REFERENCE:
-        return "UNDECIDED", f"{length} of {LEAST_REFERENCE + 1} runs: measure and add more"
-    for column in columns:
-        before, last = column[starts[-1] : -1], column[-1]
-        if last > max(before) * (1 + THRESHOLD):
-            slower = f"the newest run is {last / median(before) - 1:.1%} slower, above all before"
-            return "UNDECIDED", f"{slower}: measure once more and add that"
-    change = prod(one.ratio for one in _since_the_level(points, len(columns[0])))
-    if abs(change - 1) < THRESHOLD:
-        return "SAME", f"no change in {length} runs"
-    return ("SLOWER" if change > 1 else "FASTER"), f"{change - 1:+.1%} since {length} runs"
+def _judge(columns: Sequence[Sequence[float]], bounds: Sequence[int]) -> tuple[str, str]:
+    """The verdict on the newest level, and its reason; what is not decided is not the same.
+
+    Levels lie between `bounds`. The newest is held against the last that twenty runs were at, or the first,
+    in each figure by itself: that one is faster does not make up for another that is slower.
+    """
+    levels = list(pairwise(bounds))
+    start, end = levels[-1]
+    if len(levels) == 1 and end <= LEAST_REFERENCE:
+        return "UNDECIDED", f"{end} of {LEAST_REFERENCE + 1} runs: measure and add more"
+    held = next(((a, b) for a, b in reversed(levels) if b - a >= REFERENCE_RUNS), levels[0])
+    changes = [0.0]
+    if held != levels[-1]:
+        changes = [
+            median(column[start:][-_NEWEST:]) / median(column[slice(*held)][-REFERENCE_RUNS:]) - 1
+            for column in columns
+        ]
+    if max(changes) >= THRESHOLD:
+        return "SLOWER", f"{max(changes):+.1%} since {counted(end - start, 'run')}"
+    slow = max(_slow_runs(column[start:]) for column in columns)
+    if slow:
+        return "UNDECIDED", f"slower than before for {counted(slow, 'run')}: measure and add more"
+    if min(changes) <= -THRESHOLD:
+        return "FASTER", f"{min(changes):+.1%} since {counted(end - start, 'run')}"
+    return "SAME", f"no change in {counted(end - start, 'run')}"
 
 
-def _since_the_level(points: Sequence[ChangePoint], count: int) -> Sequence[ChangePoint]:
-    """The changes since the newest level that twenty runs were at, or since the first one."""
-    ends = [*(one.index for one in points[1:]), count]
-    held = [place for place, one in enumerate(points) if ends[place] - one.index >= REFERENCE_RUNS]
-    return points[held[-1] + 1 :] if held else points
+def _slow_runs(figures: Sequence[float]) -> int:
+    """How many of the newest runs, up to eight, are slower than nine in ten of up to twenty before them.
+
+    They are too few for a change, and may be one.
+    """
+    for count in range(min(_NEWEST, len(figures) - 1), 0, -1):
+        before = sorted(figures[:-count][-REFERENCE_RUNS:])
+        if min(figures[-count:]) > before[int(0.9 * (len(before) - 1))] * (1 + THRESHOLD):
+            return count
+    return 0
 
 
 def _causes(runs: Sequence[_Run], start: int, at: int) -> tuple[ChangedFact, ...]:

@@ -7,13 +7,14 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.histories import runs_of
 from tests.support.killing import run_killed
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.atomic import is_temporary
-from trtopt.records import to_json
+from trtopt.records import BenchReport, to_json
 from trtopt.requests.measure import HistoryAddRequest, HistoryRequest
 from trtopt.workflows.history.history import add, history
 
@@ -73,6 +74,46 @@ def test_a_damaged_file_is_named_and_the_others_count(results: list[Path], tmp_p
     report = history(HistoryRequest(folder))
     assert len(report.series[0].runs) == 9
     assert damaged.name in report.notes[0]
+
+
+def test_a_damaged_file_that_may_be_the_newest_leaves_the_gate_shut(
+    results: list[Path], tmp_path: Path
+) -> None:
+    """Until it is added again."""
+    folder = tmp_path / "history"
+    newest = add(HistoryAddRequest(folder, results))[-1]
+    assert history(HistoryRequest(folder)).series[0].verdict == "SAME"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    assert history(HistoryRequest(folder)).series[0].verdict == "UNDECIDED"
+    add(HistoryAddRequest(folder, results))
+    assert history(HistoryRequest(folder)).series[0].verdict == "SAME"
+
+
+def dated(path: Path, created: str) -> None:
+    report = msgspec.json.decode(path.read_bytes(), type=BenchReport)
+    path.write_bytes(to_json(msgspec.structs.replace(report, created=created)))
+
+
+@pytest.mark.parametrize("created", ["2999-01-01T00:00:00+00:00", "../../elsewhere", ""])
+def test_a_result_whose_time_cannot_be_is_refused_and_leaves_the_gate_shut(
+    created: str, results: list[Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "history"
+    add(HistoryAddRequest(folder, results[:-1]))
+    dated(results[-1], created)
+    with pytest.raises(ArtifactError):
+        add(HistoryAddRequest(folder, results[-1:]))
+    (folder / "by-hand.json").write_bytes(results[-1].read_bytes())
+    assert history(HistoryRequest(folder)).series[0].verdict == "UNDECIDED"
+
+
+def test_times_of_other_time_zones_are_in_order(results: list[Path], tmp_path: Path) -> None:
+    dated(results[-1], "2026-01-09T23:00:00-05:00")  # 04:00 of the tenth, after the one of 00:00
+    dated(results[-2], "2026-01-10T02:00:00+00:00")
+    (kept,) = add(HistoryAddRequest(tmp_path / "history", results[-1:]))
+    assert kept.name.startswith("2026-01-10T04-00-00")
+    add(HistoryAddRequest(tmp_path / "history", results))
+    assert history(HistoryRequest(tmp_path / "history")).series[0].runs[-1].file == kept.name
 
 
 def test_what_is_no_result_is_refused_and_nothing_is_written(results: list[Path], tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ def only(results: list[BenchReport]) -> HistorySeries:
         ([*EVEN, *[1.2] * 5, *[1.1] * 5], "SLOWER"),  # it came back by half
         ([*EVEN, *[1.2] * 8, *[1.0] * 5], "SAME"),
         ([*EVEN, 1.3], "UNDECIDED"),  # one run is no change, nor nothing
+        ([*[1.0] * 9, *[1.3] * 3], "UNDECIDED"),  # three are too few for a change after nine
+        ([1.5, *EVEN, 1.3, 1.3], "UNDECIDED"),  # one that was slow long ago hides none
+        ([*EVEN, *[0.9] * 5, *[1.2] * 2], "UNDECIDED"),
+        ([*EVEN, *[0.9] * 5, *[1.02] * 9], "SLOWER"),  # than what held, soon after it was faster
         ([1.0] * 8, "UNDECIDED"),
         ([1.0] * 9, "SAME"),
     ],
@@ -87,6 +91,27 @@ def test_figures_that_the_newest_result_lacks_leave_the_gate_shut() -> None:
     (found,), notes = series_of((f"{number:03}.json", result) for number, result in enumerate(results))
     assert (found.verdict, len(found.runs)) == ("UNDECIDED", 19)
     assert "019.json" in notes[0]
+
+
+def test_a_figure_that_became_faster_does_not_make_up_for_one_that_became_slower() -> None:
+    """First the fastest tenth by a fifth, then the rest: the product of both changes is none."""
+
+    def tenth(result: BenchReport, ratio: float) -> BenchReport:
+        samples = result.points[0].latency.samples
+        fast = len(samples.start_ms) // 5
+        latencies = [
+            one * (ratio if place < fast else 1.25 * ratio) for place, one in enumerate(samples.latency_ms)
+        ]
+        ends = [start + one for start, one in zip(samples.start_ms, latencies, strict=True)]
+        return latency(result, samples=msgspec.structs.replace(samples, end_ms=ends))
+
+    before, faster, after = (runs_of([level] * count) for level, count in ((1.0, 20), (1.0, 9), (1.0, 9)))
+    results = [*before, *(tenth(one, 0.8) for one in faster), *(tenth(one, 0.985) for one in after)]
+    dated = [
+        msgspec.structs.replace(one, created=f"2026-01-01T00:{number:02}:00+00:00")
+        for number, one in enumerate(results)
+    ]
+    assert only(dated).verdict == "SLOWER"
 
 
 def inspected(tactic: str) -> LayerPass:
