@@ -326,7 +326,7 @@ def _decide_weighted(draft: Draft, item: Weighted) -> None:
     scales = "one" if item.axis is None else f"one for each slice of axis {item.axis}"
     rule = "included" if requested else "weights"
     draft.quantize(node, rule, f"its activation with one scale, its weight with {scales}")
-    place, index = _before_pad(view, node, item.activation)
+    place, index = _before_pad(draft, node, item.activation)
     draft.put(place, index)
     if place is not node:
         draft.quantize(
@@ -334,13 +334,15 @@ def _decide_weighted(draft: Draft, item: Weighted) -> None:
         )
 
 
-def _before_pad(view: View, node: Node, index: int) -> tuple[Node, int]:
+def _before_pad(draft: Draft, node: Node, index: int) -> tuple[Node, int]:
     """The edge in front of Pads whose fill survives quantisation: zeros, or copies of what is there.
 
     What others read too stays in float: they would get what the convolution's Q/DQ leave of it.
     """
-    pad = view.made_by(node.input[index], "Pad")
+    view, pad = draft.view, draft.view.made_by(node.input[index], "Pad")
     while pad is not None and _fill_is_exact(view, pad) and view.only_use(pad.output[0]) is not None:
+        if draft.options.excludes(pad):
+            break
         node, index = pad, 0
         pad = view.made_by(node.input[index], "Pad")
     return node, index

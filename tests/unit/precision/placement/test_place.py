@@ -173,6 +173,14 @@ def test_nothing_stands_between_a_pad_of_zeros_and_its_convolution(
     assert edges(net.plan(net.conv("c", padded, 32, 32))) == {place}
 
 
+def test_an_excluded_pad_stays_in_float() -> None:
+    net = Net(x=("N", 32, 8, 8))
+    padded = net.node("Pad", "pad", "x", net.constant("amounts", value=np.array([0, 0, 1, 1] * 2)))
+    plan = net.plan(net.conv("c", padded, 32, 32), exclude=("pad",))
+    assert edges(plan) == {("pad", "c")}
+    assert fate(plan, "pad") == (False, "--exclude pad")
+
+
 def test_a_pad_that_others_read_too_gives_them_floats() -> None:
     net = Net(x=MAPS)
     amounts = net.constant("amounts", value=np.array([0, 0, 1, 1, 0, 0, 1, 1]))
