@@ -46,9 +46,13 @@ class Violation(Record, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """In words, with as many digits as tell the two apart."""
+        """In words, with as many digits as tell on which side of the bound it is."""
         shown = (f"{self.found:.{digits}g}" for digits in (4, 6, 9, 12))
-        found = next((one for one in shown if float(one) != self.bound), f"{self.found!r}")
+        side = self.found < self.bound, self.found > self.bound
+        found = next(
+            (one for one in shown if (float(one) < self.bound, float(one) > self.bound) == side),
+            f"{self.found!r}",
+        )
         return f"{self.measure} of {self.output!r} is {found}, the bound is {self.bound:.12g}"
 
 
