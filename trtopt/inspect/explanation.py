@@ -215,16 +215,19 @@ def _products(ours: Sequence[Part], theirs: Sequence[Part]) -> _Reason:
     """By types, and by whether they became faster; products of one side only, and merged ones, by that."""
     if not ours or not theirs:
         return _Reason(f"products, {_types(ours or theirs)}: only in {'A' if ours else 'B'}")
-    if _merges(ours, theirs):
+    a_merges, b_merges = _merges(ours, theirs), _merges(theirs, ours)
+    if a_merges and not b_merges:
         return _Reason("products that only A merges", _MERGE)
-    if _merges(theirs, ours):
+    if b_merges and not a_merges:
         return _Reason("products that only B merges")
     types = _types(ours) if _types(ours) == _types(theirs) else f"{_types(ours)} → {_types(theirs)}"
     before, after = _bits(ours), _bits(theirs)
     remedy = ""
     if before and after and before != after:
         remedy = _NARROW if after > before else "--exclude these nodes: they stay in float"
-    return _Reason(f"products, {types}: {'slower' if _ms(theirs) > _ms(ours) else 'faster'}", remedy)
+    cost_ms = _ms(theirs) - _ms(ours)
+    trend = ": slower" if cost_ms > 0 else ": faster" if cost_ms < 0 else ""
+    return _Reason(f"products, {types}{trend}", remedy)
 
 
 def _merges(ours: Sequence[Part], theirs: Sequence[Part]) -> bool:

@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
@@ -182,20 +180,26 @@ LAYERS = st.lists(
         st.booleans(),
     ),
     max_size=6,
+).map(
+    lambda side: [
+        part(f"{n}", " ".join(names), ms, op, dtype=dtype, is_opaque=is_opaque)
+        for n, (names, ms, op, dtype, is_opaque) in enumerate(side)
+    ]
 )
 
 
 @given(LAYERS, LAYERS)
-def test_causes_add_up_to_both_latencies(a: list[Any], b: list[Any]) -> None:
-    sides = [
-        [
-            part(f"{n}", " ".join(names), ms, op, dtype=dtype, is_opaque=is_opaque)
-            for n, (names, ms, op, dtype, is_opaque) in enumerate(side)
-        ]
-        for side in (a, b)
-    ]
-    found = between(*sides)
+def test_causes_add_up_to_both_latencies(a: list[ProfiledLayer], b: list[ProfiledLayer]) -> None:
+    found = between(a, b)
     assert found.a_ms == found.b_ms == 2.0
     assert sum(one.a_ms for one in found.causes) == pytest.approx(2.0)
     assert sum(one.b_ms for one in found.causes) == pytest.approx(2.0)
-    assert sum(one.a_parts for one in found.causes) == sum(bool(layer.ms) for layer in sides[0])
+
+
+@given(LAYERS)
+def test_nothing_is_alleged_of_an_engine_against_itself(layers: list[ProfiledLayer]) -> None:
+    found = between(layers, layers)
+    assert not found.replaced
+    for cause in found.causes:
+        assert (cause.cost_ms, cause.remedy) == (0.0, "")
+        assert not {"only", "slower", "faster", "wider", "lost"} & {*cause.cause.split()}
