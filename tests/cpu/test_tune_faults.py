@@ -49,8 +49,7 @@ from dataclasses import replace
 from pathlib import Path
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.tune import tune as tuning
-from trtopt.workflows.tune.kinds import SETTING
-from trtopt.workflows.tune.kinds import Change
+from trtopt.workflows.tune.kinds import SETTING, Change
 from trtopt.workflows.tune.tune import tune
 
 found = [Change(name, recipe=change) for name, change in {

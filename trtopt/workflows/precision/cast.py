@@ -229,7 +229,7 @@ def _alarms(decision: CastDecision, precision: str) -> tuple[str, ...]:
     """Whoever asked for 16 bits and got none should know."""
     if decision.places:
         return ()
-    reasons = common_reasons(decision.kept) or "the model computes with no floating-point numbers"
+    reasons = common_reasons(decision.kept) or "no node computes in FP32"
     return (f"no node became {precision.upper()}: {reasons}",)
 
 

@@ -82,11 +82,6 @@ class Prediction:
     gain: float
     probability: float
 
-    @property
-    def expected(self) -> float:
-        """What trying it is worth on average: a candidate that loses is not taken, and costs time alone."""
-        return self.gain * self.probability
-
 
 @dataclass(frozen=True)
 class Change:
