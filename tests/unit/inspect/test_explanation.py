@@ -194,6 +194,7 @@ def test_causes_add_up_to_both_latencies(a: list[ProfiledLayer], b: list[Profile
     assert found.a_ms == found.b_ms == 2.0
     assert sum(one.a_ms for one in found.causes) == pytest.approx(2.0)
     assert sum(one.b_ms for one in found.causes) == pytest.approx(2.0)
+    assert sum(one.a_parts for one in found.causes) == sum(bool(layer.ms) for layer in a)
 
 
 @given(LAYERS)
