@@ -69,6 +69,7 @@ class _Run:
             "throttling": ", ".join(sorted({reason for reading in readings for reason in reading.throttle})),
             "SM clock": _clock(readings),
             "other processes on the GPU": str(max(others, default="")),
+            "device": environment.device.uuid or "",
             "backend": str(environment.backend),
             "driver": environment.device.driver or "",
             "model": (report.source_sha256 or report.model_sha256)[:_SHOWN],

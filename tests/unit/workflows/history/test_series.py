@@ -139,6 +139,7 @@ PLANTED: dict[str, tuple[Callable[[BenchReport], BenchReport], Callable[[BenchRe
         lambda one: clocks(one, other_processes=0),
         lambda one: clocks(one, other_processes=1),
     ),
+    "device": (lambda one: one, lambda one: info(one, uuid="GPU-2")),
     "backend": (
         lambda one: one,
         lambda one: environment(one, backend=Backend(name="tensorrt", version="11")),
