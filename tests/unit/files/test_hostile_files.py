@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 import zipfile
@@ -338,19 +337,16 @@ def test_a_profile_that_contradicts_itself_is_refused(
         collect(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["data.npz", "data.json"])
-def test_a_header_of_an_array_longer_than_numpy_writes_is_refused_unread(tmp_path: Path, name: str) -> None:
+def test_a_header_of_an_array_longer_than_numpy_writes_is_refused_unread(tmp_path: Path) -> None:
     """The time that NumPy takes to find that it cannot be read grows faster than its square."""
     header = b"{}" + b" " * 5000 + b"\0"
     member = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
-    file = tmp_path / name
-    if file.suffix == ".npz":
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("x.npy", member)
-    else:
-        file.write_text(json.dumps([{"x": {"array": base64.b64encode(member).decode()}}]))
+    with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
+        archive.writestr("x.npy", member)
     with pytest.raises(DataError, match=r"Header info length \(5003\) is large"):
-        list(open_data(file).batches([TensorSpec(name="x", dtype="float32", shape=("N",))], 1))
+        list(
+            open_data(tmp_path / "data.npz").batches([TensorSpec(name="x", dtype="float32", shape=("N",))], 1)
+        )
 
 
 def test_json_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
