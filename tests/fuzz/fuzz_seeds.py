@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
-import io
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +11,7 @@ import msgspec
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from polygraphy.json import save_json
 
 import trtopt
 from tests.support.paths import DATA, ROOT
@@ -174,8 +173,7 @@ def _data(folder: Path) -> None:
         (folder / kind).mkdir()
     np.savez(folder / "npz" / "plain.npz", **arrays)
     np.savez_compressed(folder / "npz" / "packed.npz", x=np.asfortranarray(arrays["x"]), ids=arrays["ids"])
-    feeds = [{name: {"array": _encoded(array)} for name, array in arrays.items()}] * 2
-    (folder / "polygraphy" / "data.json").write_text(json.dumps(feeds))
+    save_json([arrays] * 2, str(folder / "polygraphy" / "data.json"))
     (folder / "table").mkdir()
     table = CalibrationTable(
         model_sha256="a" * 64,
@@ -186,9 +184,3 @@ def _data(folder: Path) -> None:
         tensors={"x": TensorRange(chosen=1.5, amax={"max": 1.5, "entropy": 1.2})},
     )
     (folder / "table" / "table.json").write_bytes(to_json(table))
-
-
-def _encoded(array: np.ndarray) -> str:
-    out = io.BytesIO()
-    np.save(out, array)
-    return base64.b64encode(out.getvalue()).decode()
