@@ -15,6 +15,11 @@ class HistoryRun(Record, frozen=True, kw_only=True):
     created: str
     figures: dict[str, float]
 
+    @property
+    def main_ms(self) -> float:
+        """The figure that tables and charts show: the first."""
+        return next(iter(self.figures.values()))
+
 
 class ChangedFact(Record, frozen=True, kw_only=True):
     """What was different from one run to the next."""

@@ -63,7 +63,7 @@ def _parts(report: HistoryReport) -> Iterator[Block]:
         Column("device", lambda one: one.device, fit="fold"),
         Column("contract", lambda one: one.contract.name, face="page"),
         Column("runs", lambda one: len(one.runs), "d"),
-        Column("ms", lambda one: next(iter(one.runs[-1].figures.values())), ".4g"),
+        Column("ms", lambda one: one.runs[-1].main_ms, ".4g"),
         Column("newest runs", _sparkline, face="terminal"),
         Column("newest", lambda one: one.verdict),
     ]
@@ -90,21 +90,18 @@ def _causes_text(change: HistoryChange) -> str:
 
 def _sparkline(series: HistorySeries) -> str:
     """The main figure of the newest runs, a bar each; a change begins with a mark."""
-    figures = [next(iter(run.figures.values())) for run in series.runs][-_RUNS_SHOWN:]
+    shown = series.runs[-_RUNS_SHOWN:]
+    figures = [run.main_ms for run in shown]
     low, high = min(figures), max(figures)
     begun = {change.file for change in series.changes}
     bars = [_BARS[round((len(_BARS) - 1) * (one - low) / ((high - low) or 1))] for one in figures]
-    return "".join(
-        f"│{bar}" if run.file in begun else bar
-        for bar, run in zip(bars, series.runs[-_RUNS_SHOWN:], strict=True)
-    )
+    return "".join(f"│{bar}" if run.file in begun else bar for bar, run in zip(bars, shown, strict=True))
 
 
 def _chart(series: HistorySeries) -> Chart:
     figure = next(iter(series.runs[0].figures))
     rows = [
-        {"run": run.created, "place": place, "ms": run.figures[figure]}
-        for place, run in enumerate(series.runs, 1)
+        {"run": run.created, "place": place, "ms": run.main_ms} for place, run in enumerate(series.runs, 1)
     ]
     places = {run.file: place for place, run in enumerate(series.runs, 1)}
     begun = [

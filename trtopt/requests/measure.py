@@ -13,6 +13,8 @@ from trtopt.options import Argument, Checked, Option, Output, declared_in
 from trtopt.requests import shared
 from trtopt.requests.recipe import RunOptions
 
+_OWN_BACKEND = "Backend to run with [default: the engines' own; auto: the CPU if there is no GPU]."
+
 
 @dataclass(frozen=True)
 class BenchRequest(RunOptions, shared.TermsOptions):
@@ -86,9 +88,7 @@ class ProfileRequest(RunOptions):
     _: KW_ONLY
     batch: Annotated[shared.Batch, "Batch sizes [default: those of the engines]."] = None
     data: shared.Inputs = None
-    backend: Annotated[
-        shared.Backend, "Backend to run with [default: the engines' own; auto: the CPU if there is no GPU]."
-    ] = None
+    backend: Annotated[shared.Backend, _OWN_BACKEND] = None
     result: Annotated[
         shared.File, "Use a result file of `trtopt bench --layers` instead of measuring here."
     ] = None
@@ -124,9 +124,7 @@ class ExplainRequest(RunOptions):
     _: KW_ONLY
     batch: Annotated[shared.Batch, "Batch sizes [default: those of both]."] = None
     data: shared.Inputs = None
-    backend: Annotated[
-        shared.Backend, "Backend to run with [default: the engines' own; auto: the CPU if there is no GPU]."
-    ] = None
+    backend: Annotated[shared.Backend, _OWN_BACKEND] = None
     kernels: Annotated[
         bool,
         Option(

@@ -14,7 +14,9 @@ from trtopt.measure.contracts import THRESHOLD
 REFERENCE_RUNS = 20
 """The most runs that new ones are compared with: a slow drift is no change."""
 LEAST_REFERENCE = 8
-_NEW_RUNS = range(2, 9)
+NEWEST_RUNS = 8
+"""The most runs that are compared with those before them."""
+_NEW_RUNS = range(2, NEWEST_RUNS + 1)
 _LEAST_RANK = 2.7
 """In standard deviations of the rank sum; `benchmarks/history` has the false alarms that it leads to."""
 _QUANTILE = 1.96
@@ -37,7 +39,7 @@ class ChangePoint:
 def change_points(
     columns: Sequence[Sequence[float]], threshold: float = THRESHOLD
 ) -> tuple[ChangePoint, ...]:
-    """The changes of a series, in the order of its runs, each told of the column that shows it most clearly.
+    """The changes of a series, in the order of its runs, each with the column that shows it most clearly.
 
     After each run the newest two to eight are compared with up to 20 before them, back to the last change, by
     the rank sum of Wilcoxon, Mann and Whitney in each column: it needs no model of the noise, and neither

@@ -59,7 +59,7 @@ def _results(folder: Path) -> Iterator[NamedResult]:
 
 
 def _read(path: Path) -> BenchReport:
-    """A result whose time tells its place: in UTC, and not yet to come."""
+    """A result with its time in UTC; one that is yet to come is refused."""
     report = read_result(path, _REMEDY)
     with reading_as("a result with a time", path, _REMEDY):
         created = datetime.fromisoformat(report.created).astimezone(timezone.utc)

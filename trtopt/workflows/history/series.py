@@ -17,6 +17,7 @@ from trtopt.measure.analysis.findings import is_on_host, trust_of, under_load
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.change_points import (
     LEAST_REFERENCE,
+    NEWEST_RUNS,
     REFERENCE_RUNS,
     change_points,
 )
@@ -40,8 +41,6 @@ NamedResult = tuple[str, BenchReport | TrtoptError]
 """A file and what was read in it, or why that failed."""
 _SHOWN = 12
 """Digits of a hash."""
-_NEWEST = 8
-"""Runs whose level is compared with the last that held."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +216,7 @@ def _judge(columns: Sequence[Sequence[float]], bounds: Sequence[int]) -> tuple[s
     changes = [0.0]
     if held != levels[-1]:
         changes = [
-            median(column[start:][-_NEWEST:]) / median(column[slice(*held)][-REFERENCE_RUNS:]) - 1
+            median(column[start:][-NEWEST_RUNS:]) / median(column[slice(*held)][-REFERENCE_RUNS:]) - 1
             for column in columns
         ]
     if max(changes) >= THRESHOLD:
@@ -235,7 +234,7 @@ def _slow_runs(figures: Sequence[float]) -> int:
 
     They are too few for a change, and may be one.
     """
-    for count in range(min(_NEWEST, len(figures) - 1), 0, -1):
+    for count in range(min(NEWEST_RUNS, len(figures) - 1), 0, -1):
         before = sorted(figures[:-count][-REFERENCE_RUNS:])
         if min(figures[-count:]) > before[int(0.9 * (len(before) - 1))] * (1 + THRESHOLD):
             return count

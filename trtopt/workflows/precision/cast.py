@@ -226,7 +226,7 @@ def _vanishing(decision: CastDecision) -> tuple[VanishingWeight, ...]:
 
 
 def _alarms(decision: CastDecision, precision: str) -> tuple[str, ...]:
-    """Whoever asked for 16 bits and got none should know."""
+    """The alarm where 16 bits were requested and no node got them."""
     if decision.places:
         return ()
     reasons = common_reasons(decision.kept) or "no node computes in FP32"
