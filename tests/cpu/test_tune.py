@@ -20,7 +20,7 @@ from trtopt.requests.build import TuneRequest
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.tune.evaluation import Maker
-from trtopt.workflows.tune.kinds import Change, evidence_of
+from trtopt.workflows.tune.kinds import Change
 from trtopt.workflows.tune.setup import SampleFiles
 from trtopt.workflows.workbench import Workbench
 
@@ -198,4 +198,3 @@ def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
     assert built.engine.inputs[0].dtype == "float16"
     assert built.engine.inputs[0].shape[0] == 4
     assert [one.dtype for one in built.manifest.io] == ["float16"]
-    assert evidence_of(built).graph.dtypes[image.name] == "float16"

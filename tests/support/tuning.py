@@ -7,20 +7,12 @@ from typing import Any
 
 from tests.support import examples
 from tests.support.inspected import graph, node
-from trtopt.inspect.graph import Graph
 from trtopt.recipe import Recipe
-from trtopt.records import Backend, DeviceInfo, ProfiledLayer, TensorSpec
-from trtopt.workflows.tune.kinds import Change, Evidence, Kind, Situation
+from trtopt.records import Backend, DeviceInfo
+from trtopt.workflows.tune.kinds import Change, Kind, Situation
 
 CPU = DeviceInfo(kind="cpu", name="A CPU")
 ONE_NODE = graph(node("Relu", "x", "y"), inputs={"x": (8, 3, 32, 32)})
-IMAGE = TensorSpec(name="x", dtype="float32", shape=(8, 3, 32, 32))
-LOGITS = TensorSpec(name="y", dtype="float32", shape=(8, 10))
-
-
-def evidence(*layers: ProfiledLayer, of: Graph = ONE_NODE, **fields: Any) -> Evidence:
-    """A graph that lies nowhere, and layers."""
-    return Evidence(Path("model.onnx"), "a" * 64, of, layers, **fields)
 
 
 def situation(backend: str = "tensorrt", version: str = "10.16.1.11", **fields: Any) -> Situation:
@@ -36,10 +28,9 @@ def situation(backend: str = "tensorrt", version: str = "10.16.1.11", **fields: 
         "recipe": Recipe(),
         "selected": None,
         "data": None,
-        "inputs": (IMAGE,),
-        "outputs": (LOGITS,),
-        "copied": {},
-        "evidence": evidence(),
+        "graph": ONE_NODE,
+        "model": Path("model.onnx"),
+        "model_sha256": "a" * 64,
     }
     return Situation(**whole | fields)
 

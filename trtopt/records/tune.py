@@ -21,7 +21,6 @@ Objective = Literal["latency", "throughput", "p99"]
 CandidateKind = Literal[
     "precision",
     "placement",
-    "io-types",
     "batch",
     "streams",
     "builder-setting",
@@ -67,7 +66,7 @@ class TuneBaseline(Record, frozen=True, kw_only=True):
     measure_s: Seconds
     total_s: Seconds
     copied: dict[str, float] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
-    """The share of a query that copying an input or output takes; empty without transfers."""
+    """Of a query, in a ledger of an earlier version."""
     engine: EngineArtifact | None = None
     """Its file in the tuned folder, which is kept; None in a ledger of before it was."""
     inputs: tuple[TensorSpec, ...] = ()
@@ -97,7 +96,7 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
     """
 
     candidate: str
-    kind: CandidateKind | Literal["region"]  # which earlier versions tried
+    kind: CandidateKind | Literal["region", "io-types"]  # which earlier versions tried
     predicted_gain: float
     probability: float
     evidence: str = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import threading
 from collections.abc import Sequence
@@ -14,34 +13,28 @@ from msgspec.structs import replace
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.errors import DeviceError, TrtoptError
-from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import write_manifest
 from trtopt.measure.loop.interleaved import Variant, valid_rounds
 from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict
-from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.recipe import Recipe
 from trtopt.records import (
-    EngineArtifact,
     FinalRace,
     InterleavedRun,
     Ledger,
     LedgerEntry,
     Manifest,
-    TensorSpec,
     TurnSamples,
-    to_json,
 )
 from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
 from trtopt.requests.build import TuneRequest
-from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.bench.resolve_engines import engines_of_build
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.folder import copy_without_engines, stamp, verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
-from trtopt.workflows.profile.profile import PROFILE_FILE, profile
+from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.race import (
     ROUNDS,
     Setting,
@@ -136,8 +129,6 @@ class Maker:
         return write_manifest(folder, stamp(replace(manifest, onnx=kept, graphs=(), engines=engines)))
 
 
-_PROFILE_S = 1.0
-"""Of sampling for a profile, at most."""
 _VERDICTS: dict[Verdict, TuneVerdict] = {
     Verdict.FASTER: "accepted",
     Verdict.SAME: "same",
@@ -174,11 +165,11 @@ class Evaluation:
                 self._checkers[there.io] = checker
             return checker.engine(there, built.engine, built.batch, data, own, limit_s)
 
-    def measure(self, built: Built, limit_s: float) -> tuple[float, dict[str, float]]:
-        """What it typically costs on its own, and the share of a query that each copy takes."""
+    def measure(self, built: Built, limit_s: float) -> float:
+        """What it typically costs on its own."""
         run = self._run((built,), self._setting(built, limit_s), ROUNDS, self._setup.listener)
         (blocks,) = self._blocks(run, (built,))
-        return typical(blocks), copy_shares(run, built.engine)
+        return median(cost for block in blocks for cost in block)
 
     def race(
         self, entry: LedgerEntry, built: Built, incumbent: Built, limit_s: float, own: Listener
@@ -229,18 +220,6 @@ class Evaluation:
             high=high,
             is_faster=found.verdict is Verdict.FASTER,
         )
-
-    def profile(self, built: Built, limit_s: float) -> None:
-        """Write a profile of the engine into its folder; without one, a note says why."""
-        given = self._setup
-        seconds = min(given.request.duration, _PROFILE_S)
-        request = ProfileRequest(built.folder, batch=(built.batch,), duration=seconds, timeout=limit_s)
-        try:
-            report = profile(request, given.quiet)
-        except TrtoptError as error:
-            given.notes.append(f"candidates are proposed without a profile: {error.summary}")
-        else:
-            write_atomically(built.folder / PROFILE_FILE, to_json(report, indent=None))
 
     def _setting(self, built: Built, limit_s: float) -> Setting:
         """On the user's samples, if they have the engine's shapes; else on random input."""
@@ -301,29 +280,3 @@ def cost_blocks(measure: Measure, turns: TurnSamples, batch: int) -> list[Block]
     """Each block's costs."""
     size = batch if measure.per_sample else 1
     return [[cost / size for cost in measure.costs(block)] for block in turns.blocks]
-
-
-def typical(blocks: Sequence[Block]) -> float:
-    """The median of all costs."""
-    return median(cost for block in blocks for cost in block)
-
-
-def copy_shares(run: InterleavedRun, engine: EngineArtifact) -> dict[str, float]:
-    """Of a query, by the bytes of each tensor; none under a contract without transfers."""
-    blocks = run.turns[0].blocks
-    whole = median(value for block in blocks for value in block.latency_ms)
-    shares: dict[str, float] = {}
-    for specs, times in (
-        (engine.inputs, [value for block in blocks for value in block.h2d_ms]),
-        (engine.outputs, [value for block in blocks for value in block.d2h_ms]),
-    ):
-        if times and whole > 0:
-            sizes = {spec.name: _sample_bytes(spec) for spec in specs}
-            total = max(sum(sizes.values()), 1)
-            shares |= {name: median(times) / whole * size / total for name, size in sizes.items()}
-    return shares
-
-
-def _sample_bytes(spec: TensorSpec) -> int:
-    """Of what does not vary: inputs vary alike, and so do outputs."""
-    return math.prod(one for one in spec.shape if isinstance(one, int)) * numpy_dtype(spec.dtype).itemsize

@@ -2,74 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trtopt.builder.shapes import shapes_at
 from trtopt.builder_settings import SETTINGS
 from trtopt.device.backends import precisions_on
-from trtopt.errors import ArtifactError
-from trtopt.inspect.graph import QUANTIZE, Graph, read_graph
-from trtopt.inspect.layers import bits
+from trtopt.inspect.graph import QUANTIZE, Graph
 from trtopt.onnxio.model_file import load
 from trtopt.precision.placement.forms import forms_in, parse_forms
 from trtopt.precision.placement.place import with_choice
 from trtopt.printable import counted
 from trtopt.recipe import Recipe
-from trtopt.records import Backend, DeviceInfo, ProfiledLayer, TensorSpec
-from trtopt.records.tensors import IMAGE_RANK, TYPES, VECTORS
+from trtopt.records import Backend, DeviceInfo
 from trtopt.records.tune import CandidateKind
 from trtopt.rewrite.driver import RuleFailed, rewrite
 from trtopt.rewrite.rules import RULES
 from trtopt.targets import ONNXRUNTIME, target_named, target_of
 from trtopt.workflows.build.candidates import planned_forms
 from trtopt.workflows.build.graph import QUANTIZED
-from trtopt.workflows.profile.profile import read_profile
-from trtopt.workflows.tune.tuned_folder import Built
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The incumbent's graph at its shapes, and its layers' times where a profile could be taken.
-
-    `model` is what a precision is written into. Shares are of the layers' time, from 0 to 1.
-    """
-
-    model: Path
-    model_sha256: str
-    graph: Graph
-    layers: tuple[ProfiledLayer, ...] = ()
-    """The timed ones; none without a profile."""
-
-    def share_of(self, layers: Collection[ProfiledLayer]) -> float:
-        """The share of some layers."""
-        total_ms = sum(layer.ms or 0.0 for layer in self.layers)
-        return sum(layer.ms or 0.0 for layer in layers) / total_ms if total_ms else 0.0
-
-
-def evidence_of(built: Built) -> Evidence:
-    """What its folder shows: the graph, and a profile if that is of its engine."""
-    engine, manifest = built.engine, built.manifest
-    graph = manifest.graph_of(engine)
-    model = next(iter(manifest.intermediates), graph)
-    found = Evidence(
-        built.folder / model.path,
-        model.sha256,
-        read_graph(
-            load(built.folder / graph.path).proto,
-            shapes_at(manifest.onnx.inputs, engine.plan, built.batch),
-        ),
-    )
-    try:
-        report = read_profile(built.folder)
-    except ArtifactError:
-        return found
-    one = next((one for one in report.engines if one.engine.sha256 == engine.sha256), None)
-    return found if one is None else replace(found, layers=tuple(layer for layer in one.layers if layer.ms))
-
 
 _OF_THE_PLAN = {"batch", *(one.name for one in SETTINGS)}
 """The fields of a recipe that leave the graph unchanged."""
@@ -125,12 +78,11 @@ class Situation:
     selected: str | None
     """The candidate that was selected for the incumbent among precisions; None if none was."""
     data: str | None
-    inputs: tuple[TensorSpec, ...]
-    """The engine's, as its outputs."""
-    outputs: tuple[TensorSpec, ...]
-    copied: Mapping[str, float]
-    """The share of a query that copying an input or output takes, by its name; empty without transfers."""
-    evidence: Evidence
+    graph: Graph
+    """The incumbent's."""
+    model: Path
+    """What a precision is written into."""
+    model_sha256: str
 
     @property
     def forms(self) -> str:
@@ -162,7 +114,7 @@ def propose_precisions(situation: Situation) -> Iterator[Change]:
 
     Processors compute 16 bits by way of FP32: of ten such candidates none was faster (benchmarks/tune).
     """
-    graph, recipe = situation.evidence.graph, situation.recipe
+    graph, recipe = situation.graph, situation.recipe
     is_cast = recipe.precision in _ON_GPUS
     is_plain = is_cast or recipe.precision in (None, "fp32")
     if not is_plain or any(node.op == QUANTIZE for node in graph.nodes):
@@ -197,7 +149,7 @@ def propose_forms(situation: Situation) -> Iterator[Change]:
     if not is_int8 or situation.data is None:
         return
     now, target = parse_forms(situation.forms), target_of(situation.backend).name
-    places = planned_forms(situation.evidence.model, situation.evidence.model_sha256, target, recipe.exclude)
+    places = planned_forms(situation.model, situation.model_sha256, target, recipe.exclude)
     for name, choices in places.items():
         for choice in choices:
             changed = str(with_choice(now, name, choice))
@@ -212,96 +164,6 @@ def propose_forms(situation: Situation) -> Iterator[Change]:
 PLACEMENT = Kind("placement", Prediction(0.047, 0.4), 5, propose_forms)
 
 
-# ── io-types ────────────────────────────────────────────────────────────────────────────────────────────────
-
-_SHORT = {name: short for short, name in TYPES.items()}
-_WORDS = {
-    "Two wide channel": "chw2",
-    "Four wide channel": "chw4",
-    "Sixteen wide channel": "chw16",
-    "Thirty-two wide channel": "chw32",
-    "channel % 8 == 0": "hwc8",
-    "channel % 16 == 0": "hwc16",
-    "Channel major": "nhwc",
-}
-"""How an inspector describes the formats, the first that fits."""
-_REMOVED = 0.8
-"""How much of a conversion is saved where its layer is no longer needed; moving what is left takes time."""
-_LEAST_SHARE = 0.002
-"""Of the time; less is lost in noise."""
-
-
-def propose_io_types(situation: Situation) -> Iterator[Change]:
-    """Types and formats of inputs and outputs, where the engine converts or copies them."""
-    evidence, recipe = situation.evidence, situation.recipe
-    exchanged = [(one, True) for one in situation.inputs] + [(one, False) for one in situation.outputs]
-    for spec, is_input in exchanged:
-        if spec.dtype not in ("float32", "float16") or spec.name in recipe.io:
-            continue
-        converting = [
-            layer
-            for layer in evidence.layers
-            if layer.is_reformat
-            and any(tensor.name == spec.name for tensor in (layer.inputs if is_input else layer.outputs))
-        ]
-        converted = evidence.share_of(converting)
-        copied = situation.copied.get(spec.name, 0.0)
-        if max(converted, copied) < _LEAST_SHARE:
-            continue
-        layouts = {_inner_layout(layer, is_input) for layer in converting}
-        for dtype, layout in _io_formats(situation, spec, layouts, is_input):
-            gain = converted * _REMOVED + copied * (1 - bits(dtype) / bits(spec.dtype))
-            text = _SHORT[dtype] + (f":{layout}" if layout else "")
-            is_named = bool(layouts) and layout in (*layouts, "")
-            # INT8 values are exchanged with one graph: there is no float one to select from
-            is_fixed = dtype == "int8" and situation.selected is not None
-            own = {"precision": situation.selected, "verdict": False} if is_fixed else {}
-            yield Change(
-                f"io {spec.name}={text}",
-                recipe={"io": {**recipe.io, spec.name: text}, **own},
-                guess=Prediction(gain, 0.5 if is_named else 0.25),
-                evidence=f"converting {spec.name} takes {converted:.1%} of the layers' time, "
-                f"copying {copied:.1%} of a query",
-            )
-
-
-def _inner_layout(layer: ProfiledLayer, is_input: bool) -> str:
-    """The layout on the engine's side of a conversion; empty where the inspector does not say."""
-    inner = layer.outputs if is_input else layer.inputs
-    text = inner[0].format if inner else ""
-    return next((layout for words, layout in _WORDS.items() if words in text), "")
-
-
-def _io_formats(
-    situation: Situation, spec: TensorSpec, made: set[str], is_input: bool
-) -> Iterator[tuple[str, str]]:
-    """Types and layouts to try: what the conversion makes, else the types of the graph, with each layout."""
-    target = target_of(situation.backend)
-    can_vectorise = situation.backend.name != ONNXRUNTIME and len(spec.shape) == IMAGE_RANK
-    dtypes = ["float16"]
-    readers = situation.evidence.graph.consumers.get(spec.name, ())
-    is_quantized_first = bool(readers) and all(reader.op == QUANTIZE for reader in readers)
-    # or other Q/DQ may come out where the graph is made again without selecting among precisions
-    is_kept_quantized = situation.selected in (None, "int8")
-    if is_input and is_quantized_first and is_kept_quantized:
-        dtypes.insert(0, "int8")
-    for dtype in dtypes:
-        if dtype not in target.io_formats:
-            continue
-        if dtype != spec.dtype:
-            yield dtype, ""
-        if not can_vectorise:
-            continue
-        known = target.io_formats[dtype]
-        if situation.data is None:  # samples keep their layout
-            known = (*known, "nhwc")
-        wanted = made - {""} or set(known) & VECTORS.keys()
-        yield from ((dtype, layout) for layout in known if layout in wanted)
-
-
-IO_TYPES = Kind("io-types", Prediction(0.02, 0.3), 1.2, propose_io_types)
-
-
 # ── rewrite-rule ────────────────────────────────────────────────────────────────────────────────────────────
 
 _REMEMBERED = 512
@@ -313,11 +175,11 @@ def propose_rules(situation: Situation) -> Iterator[Change]:
     Behind it some find nothing: Q, K and V of INT8, for instance, have no constant weights (`merge-matmuls`:
     BERT-base in INT8 took 11 % less time at batch 8, TensorRT 8.6, benchmarks/kernels).
     """
-    target, evidence, added = target_of(situation.backend).name, situation.evidence, situation.recipe.add_rule
+    target, added = target_of(situation.backend).name, situation.recipe.add_rule
     for rule in RULES:
         if rule.is_built_in(target) or rule.name in added:
             continue
-        places = _places_of_rule(evidence.model, evidence.model_sha256, rule.name, target)
+        places = _places_of_rule(situation.model, situation.model_sha256, rule.name, target)
         if not places:
             continue
         yield Change(
@@ -427,5 +289,5 @@ def propose_builds(situation: Situation) -> Iterator[Change]:
 LOTTERY = Kind("build-lottery", Prediction(0.018, 0.24), 1, propose_builds)
 
 
-KINDS = (PRECISION, PLACEMENT, IO_TYPES, BATCH, STREAMS, SETTING, REWRITE, LOTTERY)
+KINDS = (PRECISION, PLACEMENT, BATCH, STREAMS, SETTING, REWRITE, LOTTERY)
 """All kinds of candidates, in the order in which equal ones are tried."""

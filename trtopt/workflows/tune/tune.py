@@ -12,16 +12,19 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.device.ort.host import present_cores
 from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import run_in_threads
 from trtopt.files.atomic import scratch_beside
+from trtopt.inspect.graph import read_graph
+from trtopt.onnxio.model_file import load
 from trtopt.records import Ledger, LedgerEntry, TuneBaseline, Tuned
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.tune.evaluation import Evaluation, lowest_cosine
-from trtopt.workflows.tune.kinds import KINDS, Change, Prediction, Situation, evidence_of
+from trtopt.workflows.tune.kinds import KINDS, Change, Prediction, Situation
 from trtopt.workflows.tune.setup import Setup, set_up
 from trtopt.workflows.tune.tuned_folder import Built, history_of, kept_baseline
 
@@ -98,8 +101,7 @@ def _begin(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, 
             f"loosen the bound, or see all outputs: trtopt build {name} -o baseline {where}; "
             f"trtopt check baseline --against {name}{on}",
         )
-    cost, copied = evaluation.measure(built, limit_s)
-    evaluation.profile(built, limit_s)
+    cost = evaluation.measure(built, limit_s)
     total_s = time.monotonic() - began_s + samples.seconds
     if total_s >= setup.budget_s:
         raise UsageError(
@@ -109,7 +111,6 @@ def _begin(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, 
         )
     baseline = TuneBaseline(
         cost=cost,
-        copied=copied,
         engine=kept_baseline(built),
         inputs=built.manifest.onnx.inputs,
         unit=setup.measure.unit,
@@ -175,8 +176,6 @@ def try_candidates(
         try:
             built = evaluation.maker(limit_s, own).make(incumbent, change, scratch / str(place))
             entry = evaluation.race(entry, built, incumbent, limit_s, own)
-            if entry.verdict == "accepted":
-                evaluation.profile(built, limit_s)
             tried[place] = entry, built if entry.verdict == "accepted" else None
         except OutputError:
             raise
@@ -270,7 +269,10 @@ def next_of(waiting: Sequence[Queued], left_s: float, count: int = 1) -> list[Qu
 
 def waiting_candidates(setup: Setup, ledger: Ledger, incumbent: Built) -> list[Queued]:
     """The changes that the kinds propose for the incumbent and that have not been tried."""
-    baseline, engine = ledger.baseline, incumbent.engine
+    baseline, engine, manifest = ledger.baseline, incumbent.engine, incumbent.manifest
+    graph = manifest.graph_of(engine)
+    model = next(iter(manifest.intermediates), graph)
+    shapes = shapes_at(manifest.onnx.inputs, engine.plan, incumbent.batch)
     situation = Situation(
         backend=setup.builder.backend,
         device=setup.builder.device,
@@ -282,10 +284,9 @@ def waiting_candidates(setup: Setup, ledger: Ledger, incumbent: Built) -> list[Q
         recipe=incumbent.recipe,
         selected=incumbent.selected,
         data=setup.samples.data,
-        inputs=engine.inputs,
-        outputs=engine.outputs,
-        copied=baseline.copied,
-        evidence=evidence_of(incumbent),
+        graph=read_graph(load(incumbent.folder / graph.path).proto, shapes),
+        model=incumbent.folder / model.path,
+        model_sha256=model.sha256,
     )
     history = history_of(setup.earlier, ledger)
     tried = {entry.candidate for entry in ledger.entries} | {f"batch={setup.terms.batch[0]}"}

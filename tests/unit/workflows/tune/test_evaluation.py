@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.interleaved_runs import turns
-from trtopt.workflows.tune.evaluation import cost_blocks, typical
+from trtopt.workflows.tune.evaluation import cost_blocks
 from trtopt.workflows.tune.setup import MEASURES
 
 BLOCKS = [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]
@@ -23,4 +23,3 @@ def test_a_throughput_is_time_per_sample_so_that_batch_sizes_compare() -> None:
     taken = turns("incumbent", BLOCKS)
     assert cost_blocks(MEASURES["throughput"], taken, 8) == [[0.25], [0.25]]
     assert cost_blocks(MEASURES["throughput"], taken, 32) == [[0.0625], [0.0625]]
-    assert typical([[1.0], [3.0], [2.0]]) == 2.0

@@ -9,17 +9,13 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs.case import model
-from tests.support.inspected import graph, node, profiled
+from tests.support.inspected import graph, node
 from tests.support.networks import Net
-from tests.support.trt_exercise import VERSIONS, target
-from tests.support.tuning import evidence, gain, proposed, situation
+from tests.support.tuning import gain, proposed, situation
 from trtopt.inspect.graph import read_graph
-from trtopt.recipe import Recipe, io_request
-from trtopt.records import EngineTensor
-from trtopt.rewrite.typed_io.requested import check_formats
+from trtopt.recipe import Recipe
 from trtopt.workflows.tune.kinds import (
     BATCH,
-    IO_TYPES,
     LOTTERY,
     PLACEMENT,
     PRECISION,
@@ -44,8 +40,8 @@ def test_int8_is_offered_with_samples_alone() -> None:
     "given",
     [
         situation(data="s.npz", recipe=Recipe(precision="best"), selected="int8"),
-        situation(data="s.npz", evidence=evidence(of=QUANTIZED)),
-        situation(data="s.npz", evidence=evidence(of=HALF)),
+        situation(data="s.npz", graph=QUANTIZED),
+        situation(data="s.npz", graph=HALF),
     ],
 )
 def test_a_graph_that_has_a_precision_keeps_it(given: object) -> None:
@@ -53,7 +49,7 @@ def test_a_graph_that_has_a_precision_keeps_it(given: object) -> None:
 
 
 def test_int8_is_still_offered_once_the_graph_was_cast_to_fp16() -> None:
-    cast = situation(data="s.npz", recipe=Recipe(precision="fp16"), evidence=evidence(of=HALF))
+    cast = situation(data="s.npz", recipe=Recipe(precision="fp16"), graph=HALF)
     assert [*proposed(PRECISION, cast)] == ["precision=best"]
 
 
@@ -92,9 +88,9 @@ def gated(folder: Path) -> Path:
 
 
 def of(model: Path, selected: str = "int8", data: str | None = "samples.npz", **recipe: str) -> Situation:
-    known = replace(evidence(of=read_graph(onnx.load(model), {})), model=model)
     built = Recipe(**{"precision": "int8", **recipe})
-    return replace(situation(evidence=known), recipe=built, selected=selected, data=data)
+    graph = read_graph(onnx.load(model), {})
+    return situation(graph=graph, model=model, recipe=built, selected=selected, data=data)
 
 
 def test_what_the_graph_has_a_place_for_is_tried_beside_what_is_chosen(tmp_path: Path) -> None:
@@ -121,77 +117,6 @@ def test_nothing_is_tried_where_it_would_change_nothing(tmp_path: Path, given: d
     assert proposed(PLACEMENT, of(gated(tmp_path), **given)) == {}
 
 
-CHW32 = "Thirty-two wide channel vectorized row major FP16 format"
-QUANTISED_FIRST = graph(
-    node("QuantizeLinear", "x s", "q"), node("DequantizeLinear", "q s", "y"), inputs={"x": (8, 4), "s": ()}
-)
-
-
-def reformat(name: str, made: str = "", ms: float = 1.0, *, output: bool = False) -> object:
-    own, other = EngineTensor(name=name), EngineTensor(name="inner", format=made)
-    inputs, outputs = ((other,), (own,)) if output else ((own,), (other,))
-    return profiled("reformat", "", ms, is_reformat=True, inputs=inputs, outputs=outputs)
-
-
-def shown(*layers: object, **fields: object) -> object:
-    return evidence(*layers, profiled("rest", "y", 9.0), **fields)  # type: ignore[arg-type]
-
-
-def test_the_format_that_a_conversion_makes_is_tried_with_its_share_of_the_time() -> None:
-    found = proposed(IO_TYPES, situation("tensorrt-rtx", "1.7", evidence=shown(reformat("x", CHW32))))
-    assert [*found] == ["io x=fp16", "io x=fp16:chw32"]
-    assert found["io x=fp16:chw32"].recipe == {"io": {"x": "fp16:chw32"}}
-    assert gain(found["io x=fp16:chw32"]) == pytest.approx(0.8 * 0.1)
-    assert "10.0%" in found["io x=fp16:chw32"].evidence
-
-
-def test_samples_keep_their_layout() -> None:
-    made = reformat("x", "Channel major FP16 format")
-    shape = {"x": (8, 3, 4, 4)}
-    given = situation(
-        "tensorrt-rtx", "1.7", evidence=shown(made, of=graph(node("Relu", "x", "y"), inputs=shape))
-    )
-    assert "io x=fp16:nhwc" in proposed(IO_TYPES, given)
-    assert "io x=fp16:nhwc" not in proposed(IO_TYPES, replace(given, data="samples.npz"))
-
-
-def test_what_is_not_converted_or_copied_stays_as_it_is() -> None:
-    assert proposed(IO_TYPES, situation(evidence=shown())) == {}
-    assert proposed(IO_TYPES, situation()) == {}
-    typed = situation(evidence=shown(reformat("x")), recipe=Recipe(io={"x": "fp16"}))
-    assert proposed(IO_TYPES, typed) == {}
-
-
-def test_copies_shrink_with_the_type() -> None:
-    found = proposed(IO_TYPES, situation(evidence=shown(), copied={"y": 0.2}))
-    assert [*found] == ["io y=fp16"]
-    assert gain(found["io y=fp16"]) == pytest.approx(0.1)
-
-
-def test_an_input_that_is_quantised_first_is_taken_in_int8() -> None:
-    given = situation(
-        evidence=shown(reformat("x"), of=QUANTISED_FIRST), selected="int8", recipe=Recipe(precision="best")
-    )
-    int8 = proposed(IO_TYPES, given)["io x=int8"]
-    assert int8.recipe == {"io": {"x": "int8"}, "precision": "int8", "verdict": False}
-    assert int8.makes_graph
-    assert not any("int8" in name for name in proposed(IO_TYPES, replace(given, selected="int8.part1")))
-
-
-@pytest.mark.parametrize("dump", VERSIONS)
-def test_every_format_is_one_of_the_target(dump: str) -> None:
-    version = dump.rpartition("-")[2]
-    given = situation(
-        target(dump).backend,
-        version,
-        evidence=shown(reformat("x"), reformat("y", output=True), of=QUANTISED_FIRST),
-    )
-    found = proposed(IO_TYPES, given)
-    assert len(found) > 4
-    for change in found.values():
-        check_formats(io_request(Recipe(**change.recipe)), target(dump), in_engine=True)
-
-
 TWO_PRODUCTS = """
     # w: float[8,16]
     # u: float[8,16]
@@ -207,7 +132,7 @@ def test_a_rule_is_tried_where_it_finds_something(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     made = model(TWO_PRODUCTS)
     onnx.save(made, path)
-    given = situation(evidence=replace(evidence(of=read_graph(made, {})), model=path))
+    given = situation(graph=read_graph(made, {}), model=path)
     (change,) = proposed(REWRITE, given).values()
     assert dict(change.recipe) == {"add_rule": ("merge-matmuls",)}
     assert change.makes_graph
@@ -222,8 +147,8 @@ def test_each_rule_that_builds_leave_out_is_added_to_those_that_were(tmp_path: P
         "{a = Identity(x) b = Relu(a) c = Mul(b, one) y = Abs(c)}"
     )
     onnx.save(made, path)
-    known = replace(evidence(of=read_graph(made, {})), model=path)
-    found = proposed(REWRITE, situation(evidence=known, recipe=Recipe(add_rule=("erase-identity",))))
+    given = situation(graph=read_graph(made, {}), model=path, recipe=Recipe(add_rule=("erase-identity",)))
+    found = proposed(REWRITE, given)
     assert [*found] == ["add-rule=erase-arithmetic"]
     assert found["add-rule=erase-arithmetic"].recipe["add_rule"] == ("erase-identity", "erase-arithmetic")
 

@@ -145,7 +145,7 @@ def on(dump: str) -> Situation:
 
 
 def of_a_model(given: Situation) -> Situation:
-    return replace(given, evidence=replace(given.evidence, model=DIGITS))
+    return replace(given, model=DIGITS)
 
 
 def test_every_kind_is_in_the_table_once() -> None:
