@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -244,3 +245,73 @@ def test_a_truncated_or_foreign_file_is_refused(result: Path, trtopt_cli: Comman
     assert "trtopt bench --json" in trtopt_cli.fails(1, "compare", result, theirs)
     assert "does not exist" in trtopt_cli.fails(2, "compare", result, "nowhere.json")
     assert "--threshold" in trtopt_cli.fails(2, "compare", result, result, "--threshold", "2")
+
+
+def exports(*names: str) -> list[str]:
+    return [word for name in names for word in ("--export", f"{name}={name}")]
+
+
+def cases_in(folder: Path) -> list[str]:
+    """What the cases of a JUnit file came to."""
+    return [case[0].tag for case in ElementTree.parse(folder / "junit").iter("testcase")]
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "status", "case", "figures"),
+    [
+        (slowed(1.5), (), 3, "failure", 2),
+        (slowed(1.0), ("--fail-on", "0.01"), 5, "error", 2),
+        (_noisy, (), 5, "error", 0),
+        (_noisy, ("--fail-on", "90%"), 0, "system-out", 2),
+    ],
+)
+def test_what_a_ci_is_given_says_the_same_as_the_exit_code(
+    change: Callable[[dict[str, Any]], Any],
+    flags: tuple[str, ...],
+    status: int,
+    case: str,
+    figures: int,
+    result: Path,
+    trtopt_cli: CommandLine,
+) -> None:
+    """Figures that are not to be trusted are in no dashboard."""
+    other = changed(result, trtopt_cli.folder, change)
+    done = trtopt_cli("compare", result, other, *flags, *exports("junit", "badge", "bencher"))
+    assert done.returncode == status
+    assert cases_in(trtopt_cli.folder) == [case] * 2
+    assert json.loads((trtopt_cli.folder / "badge").read_text())["isError"] == (status != 0)
+    assert len(json.loads((trtopt_cli.folder / "bencher").read_text())) == figures
+
+
+def test_a_comparison_that_fails_replaces_what_an_earlier_one_passed(
+    result: Path, trtopt_cli: CommandLine
+) -> None:
+    written = exports("junit", "badge", "bencher", "github-action-benchmark")
+    assert trtopt_cli("compare", result, result, *written).returncode == 0
+    assert cases_in(trtopt_cli.folder) == ["system-out"] * 2
+    other = changed(result, trtopt_cli.folder, lambda report: report.pop("points"))
+    assert trtopt_cli("compare", result, other, *written).returncode == 1
+    assert cases_in(trtopt_cli.folder) == ["error"]
+    assert json.loads((trtopt_cli.folder / "badge").read_text())["color"] == "red"
+    assert json.loads((trtopt_cli.folder / "bencher").read_text()) == {}
+    assert json.loads((trtopt_cli.folder / "github-action-benchmark").read_text()) == []
+
+
+def test_a_summary_is_appended_and_no_other_file_is_written_over(
+    result: Path, trtopt_cli: CommandLine
+) -> None:
+    users = trtopt_cli.folder / "summary"
+    users.write_text("of an earlier step\n")
+    for _ in range(2):
+        assert trtopt_cli("compare", result, result, *exports("summary")).returncode == 0
+    assert users.read_text().startswith("of an earlier step\n")
+    assert users.read_text().count("| 8 |") == 2
+    for name in ("junit", "badge", "bencher", "github-action-benchmark"):
+        trtopt_cli.fails(1, "compare", result, result, "--export", f"{name}={users}")
+    trtopt_cli.fails(2, "compare", result, result, "--export", f"junit={result}")
+    trtopt_cli.fails(2, "compare", result, result, "--export", "junit=")
+    trtopt_cli.fails(2, "compare", result, result, "--export", "xml=out.xml")
+
+
+def test_without_b_there_is_no_verdict_to_export(cpu_build: Path, trtopt_cli: CommandLine) -> None:
+    trtopt_cli.fails(2, "compare", cpu_build, "--control", "1", *exports("junit"))

@@ -176,7 +176,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Where jobs run": ("--jobs", "--executor", "--gpu-model", "--retries"),
     "For other tools": ("--nvtx", "--cuda-profiler", "--trace", "--export-times", "--export-profile"),
-    "Output": ("--json", "--markdown", "--strict", "--verbose", "--quiet", "--log-file", "--help"),
+    "Output": (
+        *("--json", "--markdown", "--export", "--strict", "--verbose", "--quiet", "--log-file"),
+        "--help",
+    ),
 }
 """In the order of the help; an option that is listed nowhere stands under the first. A flag that means
 something else in another command is listed with its metavar."""

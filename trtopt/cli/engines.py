@@ -16,12 +16,15 @@ from click.core import ParameterSource
 from trtopt.cli.command import Group, command
 from trtopt.cli.outputs import (
     NOT_MET,
-    NOT_SHOWN,
     UNTRUSTWORTHY,
     VERBOSITY,
+    Export,
     JsonOutput,
     Output,
     check_alarms,
+    end_gate,
+    export_option,
+    exported_failure,
     file_of,
     json_option,
     strict_option,
@@ -34,7 +37,6 @@ from trtopt.targets import TENSORRT, targets_where
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
-    from trtopt.measure.analysis.outcomes import Outcome
     from trtopt.peers.options import Translation
     from trtopt.records import BenchReport
     from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
@@ -308,7 +310,10 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
 @command("measure.CompareRequest")
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 @json_option("trtopt.compare", "the comparison, raw samples included,", indent=None)
-def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) -> None:
+@export_option
+def compare(
+    request: CompareRequest, markdown: bool, json: JsonOutput | None, export: tuple[Export, ...]
+) -> None:
     """Compare results, engines or builds: faster, slower or the same.
 
     A, the baseline, and B are result files of `trtopt bench`, or build folders or engines, which take turns
@@ -319,23 +324,22 @@ def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) ->
     --control needs no B, nor does --across-contracts, which explains the contracts of one engine.
     """
     from trtopt.cli.console import listening, show_result
-    from trtopt.errors import DeviceError
+    from trtopt.errors import DeviceError, UsageError
     from trtopt.workflows.compare.compare import compare as run
 
-    with listening() as listener:
-        compared = run(request, listener)
-    shown = compared.view.markdown().splitlines() if markdown else None
-    show_result(json, compared, shown)
-    if compared.failure is not None:
-        raise DeviceError(compared.failure, "earlier measurements are kept; check the GPU with nvidia-smi")
-    raise click.exceptions.Exit(exit_code_of(compared.outcome))
-
-
-def exit_code_of(outcome: Outcome) -> int:
-    """A gate opens only where nothing is slower and the limit is ruled out."""
-    if outcome.has_regression:
-        return NOT_MET
-    return NOT_SHOWN if outcome.not_shown else 0
+    if request.b is None and export:
+        raise UsageError("--export: there is no B to give a verdict on", "give B, or omit --export")
+    with exported_failure("compare", export):
+        with listening() as listener:
+            compared = run(request, listener)
+        view = compared.view
+        show_result(json, compared, view.markdown().splitlines() if markdown else None)
+        if compared.failure is not None:
+            raise DeviceError(
+                compared.failure, "earlier measurements are kept; check the GPU with nvidia-smi"
+            )
+    if request.b is not None:
+        end_gate(export, view)
 
 
 @command("measure.ExplainRequest")
@@ -389,7 +393,8 @@ def show_history(request: HistoryRequest, json: JsonOutput | None) -> None:
 
 @history.command("check", request="measure.HistoryRequest")
 @json_option("trtopt.history", "the series, their runs and changes,")
-def check_history(request: HistoryRequest, json: JsonOutput | None) -> None:
+@export_option
+def check_history(request: HistoryRequest, json: JsonOutput | None, export: tuple[Export, ...]) -> None:
     """Judge the newest result, for a CI.
 
     Exits with 3 if a series is slower than before, until twenty runs are at the new level, and with 5 if that
@@ -399,11 +404,10 @@ def check_history(request: HistoryRequest, json: JsonOutput | None) -> None:
     from trtopt.cli.console import show_result
     from trtopt.workflows.history.history import history as run
 
-    report = run(request)
-    show_result(json, report)
-    verdicts = {one.verdict for one in report.series}
-    if verdicts & {"SLOWER", "UNDECIDED"} or not verdicts:
-        raise click.exceptions.Exit(NOT_MET if "SLOWER" in verdicts else NOT_SHOWN)
+    with exported_failure("history check", export):
+        report = run(request)
+        show_result(json, report)
+    end_gate(export, report.view)
 
 
 @command("build.SweepRequest")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -20,6 +20,8 @@ from trtopt.version import __version__
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
     from trtopt.records import Record
+    from trtopt.report.ci import Format
+    from trtopt.report.view import View
 
 Writes = Callable[[Path], "Mapping[Path, Kind]"]
 
@@ -119,6 +121,88 @@ def _output(
             f"{value} is a model: give a file to write, or - for standard output", context, option
         )
     return JsonOutput(file, schema, indent)
+
+
+# ── what a gate writes for a CI, and its exit code ────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Export:
+    """A file to write for a CI."""
+
+    path: Path
+    format: Format
+
+    @property
+    def kind(self) -> Kind:
+        """What may be written over, or appended to."""
+        from trtopt.files.outputs import Kind, head_of
+
+        begins = self.format.begins
+        return Kind("of this format", lambda path: not begins or head_of(path).startswith(begins))
+
+    def write(self, view: View) -> None:
+        """Write what the gate says of a result."""
+        from trtopt.files.atomic import cannot_write
+        from trtopt.files.outputs import check_output, write_output
+
+        content = self.format.write(view)
+        if self.format.begins:
+            write_output(self.path, content, self.kind)
+            return
+        check_output(self.path, self.kind)
+        try:
+            with self.path.open("ab") as file:
+                file.write(content)
+        except OSError as error:
+            raise cannot_write(self.path, error) from None
+
+
+class _ExportType(Output):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from trtopt.report.ci import FORMATS
+
+        name, _, path = value.partition("=")
+        if name not in FORMATS or not path:
+            self.fail(f"{value!r}: expected KIND=FILE, where KIND is one of {', '.join(FORMATS)}", param, ctx)
+        return Export(Path(path), FORMATS[name])
+
+
+export_option = click.option(
+    "--export",
+    type=_ExportType(),
+    multiple=True,
+    metavar="KIND=FILE",
+    help="Write the verdicts for a CI: junit, summary (Markdown, appended), badge (of shields.io), "
+    "github-action-benchmark or bencher.",
+)
+"""The command gets `export`, every `Export` that is requested."""
+
+
+@contextmanager
+def exported_failure(command: str, exports: Sequence[Export]) -> Iterator[None]:
+    """Export what breaks the block off, in place of verdicts: no file of an earlier run is left to pass."""
+    try:
+        yield
+    except BaseException as error:
+        from trtopt.errors import OutputError
+        from trtopt.report.view import GateRow, View
+
+        name = f"trtopt {command}"
+        problem = getattr(error, "problem", "") or type(error).__name__
+        for one in exports:
+            with suppress(OutputError):
+                one.write(View(f"{name} failed: {problem}", (), gate=(GateRow(name, "failed", problem),)))
+        raise
+
+
+def end_gate(exports: Sequence[Export], view: View) -> NoReturn:
+    """Export what the gate says, and end with the exit code that says the same."""
+    for one in exports:
+        one.write(view)
+    outcomes = {row.outcome for row in view.gate}
+    code = NOT_MET if "slower" in outcomes else 0 if outcomes == {"ok"} else NOT_SHOWN
+    raise click.exceptions.Exit(code)
 
 
 # ── exit codes, besides those of errors, which are in `trtopt.errors` ─────────────────────────────────────
@@ -254,6 +338,8 @@ def _outputs(context: click.Context) -> Iterator[tuple[str, Path, Kind]]:
         value = context.meta.get(LOG_FILE) if is_log else context.params.get(parameter.name or "")
         if isinstance(value, JsonOutput) and value.file is not None:
             yield parameter.opts[0], value.file, json_kind(value.schema)
+        elif isinstance(parameter.type, _ExportType):
+            yield from ((parameter.opts[0], one.path, one.kind) for one in value or ())
         elif isinstance(parameter.type, Output) and value is not None:
             for path, kind in parameter.type.writes(value).items():
                 yield parameter.opts[0], path, kind

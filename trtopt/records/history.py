@@ -48,7 +48,7 @@ class HistorySeries(Record, frozen=True, kw_only=True):
     """All runs of the same on the same device under the same contract, the earliest first.
 
     `verdict` is on the newest run: SLOWER or FASTER where its level is another than the last that twenty runs
-    were at, or than the first.
+    were at, or than the first; UNTRUSTWORTHY where it has no figures.
     """
 
     device: str
@@ -60,14 +60,14 @@ class HistorySeries(Record, frozen=True, kw_only=True):
     contract: Contract
     runs: tuple[HistoryRun, ...]
     changes: tuple[HistoryChange, ...]
-    verdict: Literal["SLOWER", "FASTER", "SAME", "UNDECIDED"]
+    verdict: Literal["SLOWER", "FASTER", "SAME", "UNDECIDED", "UNTRUSTWORTHY"]
     reason: str
 
 
 class HistoryReport(Result, Record, frozen=True, kw_only=True):
     """What `trtopt history` finds in a folder; `notes` name what it left out."""
 
-    schema: str = "trtopt.history/1"
+    schema: str = "trtopt.history/2"
     folder: str
     series: tuple[HistorySeries, ...]
     notes: tuple[str, ...] = ()

@@ -23,6 +23,8 @@ from trtopt.report.view import (
     Block,
     Chart,
     Column,
+    GateOutcome,
+    GateRow,
     Lines,
     Note,
     Severity,
@@ -65,9 +67,27 @@ def comparison_view(outcome: Outcome) -> View:
 @view_of.register
 def compared_view(compared: Compared) -> View:
     """The same, with the verdict at each batch size as rows of figures."""
-    verdicts = compared.report.verdicts
+    verdicts, outcome = compared.report.verdicts, compared.outcome
     rows = ({**cells_of(one), "reasons": "; ".join(one.reasons)} for one in verdicts)
-    return replace(comparison_view(compared.outcome), rows=rows)
+    gate = [_gate_row(outcome, row) for row in outcome.rows] if isinstance(outcome, Comparisons) else []
+    return replace(comparison_view(outcome), rows=rows, gate=gate)
+
+
+def _gate_row(outcome: Comparisons, row: Row) -> GateRow:
+    comparison, ratio = row.comparison, row.comparison.ratio
+    reasons = [reason.text for reason in comparison.reasons]
+    result: GateOutcome = "slower"
+    if comparison.verdict is not Verdict.SLOWER:
+        is_open = row in outcome.not_shown
+        reasons.insert(0, f"{'not ' if is_open else ''}shown to be within {outcome.limit:.1%} of A")
+        result = ("untrustworthy" if _is_disturbed(row) else "undecided") if is_open else "ok"
+    return GateRow(
+        f"trtopt latency, batch {row.batch}",
+        result,
+        "; ".join(reasons),
+        row.b_ms,
+        None if ratio is None else (row.b_ms * ratio.low / ratio.value, row.b_ms * ratio.high / ratio.value),
+    )
 
 
 def comparison_notes(outcome: Outcome) -> list[Note]:
@@ -159,8 +179,11 @@ def _changes(outcome: Comparisons) -> Iterator[Chart]:
 
 
 def _marked_batch(row: Row) -> str:
-    is_disturbed = any(reason.code is ReasonCode.DISTURBED for reason in row.comparison.reasons)
-    return str(row.batch) + (Trust.UNSTEADY.mark if is_disturbed else "")
+    return str(row.batch) + (Trust.UNSTEADY.mark if _is_disturbed(row) else "")
+
+
+def _is_disturbed(row: Row) -> bool:
+    return any(reason.code is ReasonCode.DISTURBED for reason in row.comparison.reasons)
 
 
 def _verdicts(outcome: Comparisons) -> Iterator[Lines]:

@@ -12,6 +12,8 @@ from trtopt.report.view import (
     Block,
     Chart,
     Column,
+    GateOutcome,
+    GateRow,
     Late,
     Note,
     Severity,
@@ -26,6 +28,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _RUNS_SHOWN = 30
 _TICKS = 20
 _Change = tuple[HistorySeries, HistoryChange]
+_OPEN: dict[str, GateOutcome] = {"UNDECIDED": "undecided", "UNTRUSTWORTHY": "untrustworthy"}
 
 
 @view_of.register
@@ -34,7 +37,7 @@ def history_view(report: HistoryReport) -> View:
     doubts = [
         Note(Severity.DOUBT, f"{one.engine}, {one.mode}: {one.reason}")
         for one in report.series
-        if one.verdict == "UNDECIDED"
+        if one.verdict in _OPEN
     ]
     verdicts = [one.verdict for one in report.series]
     outcome = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
@@ -44,6 +47,22 @@ def history_view(report: HistoryReport) -> View:
         [*doubts, *plain(report.notes)],
         outcome,
         _figures(report),
+        [*map(_gate_row, report.series)]
+        or [GateRow("trtopt history", "untrustworthy", f"no figures: {'; '.join(report.notes)}")],
+    )
+
+
+def _gate_row(series: HistorySeries) -> GateRow:
+    inputs = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in series.shapes.items())
+    where = f"{series.contract.name}, {series.device}, {series.backend}"
+    is_slower, reasons = series.verdict == "SLOWER", [series.reason]
+    if is_slower and series.changes:
+        reasons.append(_causes_text(series.changes[-1]))
+    return GateRow(
+        f"trtopt {series.mode}, {series.engine} ({inputs}), {where}",
+        "slower" if is_slower else _OPEN.get(series.verdict, "ok"),
+        "; ".join(reasons),
+        series.runs[-1].main_ms,
     )
 
 

@@ -116,6 +116,23 @@ def at_batches(batches: Iterable[int | None]) -> str:
     return f" at batch {', '.join(map(str, known))}" if known else ""
 
 
+# ── what a gate says ──────────────────────────────────────────────────────────────────────────────────
+
+
+GateOutcome = Literal["ok", "slower", "undecided", "untrustworthy", "failed"]
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """What a gate says of one thing that was measured, and why; its latency, with the interval of 95 %."""
+
+    name: str
+    outcome: GateOutcome
+    reason: str
+    value_ms: float | None = None
+    bounds_ms: tuple[float, float] | None = None
+
+
 # ── tables and text ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -329,7 +346,7 @@ class View:
     """All that is shown of a record, in the order in which it is read; `notes` are what to know about it.
 
     `outcome` is its line, where neither the title nor the first line says it; `rows` are its main figures
-    for programs, with units in their names.
+    for programs, with units in their names; `gate` is what an exit code and a CI's files say of it.
     """
 
     title: str
@@ -337,6 +354,7 @@ class View:
     notes: Iterable[Note] = ()
     outcome: str = ""
     rows: Iterable[Figures] = ()
+    gate: Sequence[GateRow] = ()
 
     @property
     def headline(self) -> str:

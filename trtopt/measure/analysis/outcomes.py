@@ -54,11 +54,6 @@ class Comparisons:
     again: str = ""
 
     @property
-    def has_regression(self) -> bool:
-        """Whether B is slower at any batch size."""
-        return any(row.comparison.verdict is Verdict.SLOWER for row in self.rows)
-
-    @property
     def not_shown(self) -> tuple[Row, ...]:
         """The batch sizes at which B is not SLOWER, but not shown to be within the limit either."""
         return tuple(
@@ -78,8 +73,6 @@ class Gaps:
     device: str
     gaps: tuple[Gap, ...]
     notes: tuple[str, ...] = ()
-
-    has_regression, not_shown = False, ()
 
 
 Outcome = Comparisons | Gaps

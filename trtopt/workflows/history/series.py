@@ -128,7 +128,7 @@ def series_of(results: Iterable[NamedResult]) -> tuple[tuple[HistorySeries, ...]
     """The series of all results, and notes on what is in none of them.
 
     Points that failed, or whose figures are not trustworthy, are left out, as is what could not be read. What
-    is left out and may be the newest leaves every series undecided.
+    is left out and may be the newest leaves every series untrustworthy.
     """
     runs: dict[bytes, list[_Run]] = {}
     notes, unread = [], []
@@ -183,12 +183,10 @@ def _series(runs: Sequence[_Run], newest: str, late: Sequence[str]) -> HistorySe
         for start, found in zip((0, *(one.index for one in points)), points, strict=False)
     )
     if late:
-        verdict, reason = "UNDECIDED", f"{late[0]} may be newer: replace it, or move it out of the folder"
+        verdict = "UNTRUSTWORTHY"
+        reason = f"{late[0]} may be newer: replace it, or move it out of the folder"
     elif runs[-1].file != newest:
-        verdict, reason = (
-            "UNDECIDED",
-            f"{newest}, the newest of this device, has no trustworthy figures",
-        )
+        verdict, reason = "UNTRUSTWORTHY", f"{newest}, the newest of this device, has no trustworthy figures"
     else:
         verdict, reason = _judge(columns, [0, *(one.index for one in points), len(runs)])
     return msgspec.structs.replace(

@@ -84,7 +84,7 @@ def test_a_damaged_file_that_may_be_the_newest_leaves_the_gate_shut(
     newest = add(HistoryAddRequest(folder, results))[-1]
     assert history(HistoryRequest(folder)).series[0].verdict == "SAME"
     newest.write_bytes(newest.read_bytes()[:-100])
-    assert history(HistoryRequest(folder)).series[0].verdict == "UNDECIDED"
+    assert history(HistoryRequest(folder)).series[0].verdict == "UNTRUSTWORTHY"
     add(HistoryAddRequest(folder, results))
     assert history(HistoryRequest(folder)).series[0].verdict == "SAME"
 
@@ -104,7 +104,7 @@ def test_a_result_whose_time_cannot_be_is_refused_and_leaves_the_gate_shut(
     with pytest.raises(ArtifactError):
         add(HistoryAddRequest(folder, results[-1:]))
     (folder / "by-hand.json").write_bytes(results[-1].read_bytes())
-    assert history(HistoryRequest(folder)).series[0].verdict == "UNDECIDED"
+    assert history(HistoryRequest(folder)).series[0].verdict == "UNTRUSTWORTHY"
 
 
 def test_times_of_other_time_zones_are_in_order(results: list[Path], tmp_path: Path) -> None:
