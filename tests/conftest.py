@@ -14,6 +14,10 @@ settings.register_profile("few", deadline=None, max_examples=20)
 settings.register_profile("full", deadline=None, max_examples=200)  # `make test-all` names it
 settings.load_profile("few")
 
+# pytest rewrites the asserts of a file once, not in each process of each run: half of what collecting takes
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # a shell that starts them in the background makes them, and what they start, deaf to it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,21 +37,6 @@ def store_of_timing_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     os.environ["TRTOPT_CACHE_DIR"] = str(tmp_path_factory.mktemp("store"))
     yield
     del os.environ["TRTOPT_CACHE_DIR"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where none is written beside the sources, the processes that tests start still compile them once."""
-    if not sys.dont_write_bytecode:
-        yield
-        return
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of the whole run
-    with pytest.MonkeyPatch.context() as patched:
-        patched.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patched.setenv("PYTHONPYCACHEPREFIX", str(folder / "bytecode"))
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

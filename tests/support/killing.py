@@ -9,11 +9,14 @@ import os
 import runpy
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
+
+from trtopt.processes.child import Child
 
 ALL = "replace,link,mkdir,rmdir,unlink,fsync,exchange"
 
@@ -22,6 +25,25 @@ def run_killed(calls: str, number: int, *arguments: str, **options: Any) -> int:
     """Run Python with these arguments, to die at that call; returns how it ended."""
     command = [sys.executable, __file__, calls, str(number), *arguments]
     return subprocess.run(command, timeout=120, check=False, capture_output=True, **options).returncode
+
+
+def run_fork_killed(calls: str, number: int, function: Callable[..., None], *arguments: str) -> int:
+    """Run a function of a module in a fork, to die at that call; returns how it ended."""
+    module = function.__module__
+    fork = Child(__name__, calls, str(number), module, function.__name__, *arguments, preload=[module])
+    try:
+        status = fork.wait(120)
+        assert status is not None
+        assert status <= 0, fork.printed()
+        return status
+    finally:
+        fork.stop()
+
+
+def main(channel: socket.socket, calls: str, number: str, module: str, name: str, *arguments: str) -> None:
+    """Run that function, to die at that call."""
+    _die_at(calls, int(number))
+    getattr(sys.modules[module], name)(*arguments)
 
 
 def _before(call: Callable[..., Any], passed: Callable[[], None]) -> Callable[..., Any]:

@@ -1,12 +1,11 @@
 import hashlib
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.support.writers import PROCESSES, grow_file, lines_of, run_beside, union
 from trtopt.builder.timing_cache import CacheFile, StoredCache, header_of, identity_of
 from trtopt.errors import OutputError, TimingCacheError
 from trtopt.files.bounded_reading import MAX_BYTES
@@ -36,7 +35,7 @@ class Union:
 
     def __call__(self, ours: bytes, theirs: bytes) -> bytes:
         self.calls.append((ours, theirs))
-        return b"".join(sorted({*ours.splitlines(True), *theirs.splitlines(True)}))
+        return union(ours, theirs)
 
 
 def stored(blob: bytes) -> StoredCache:
@@ -264,49 +263,12 @@ def test_a_cache_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> No
 
 # ── many builds at once ─────────────────────────────────────────────────────────────────────────────────
 
-PROCESSES, ROUNDS = 8, 20
-WRITER = """
-import sys
-from pathlib import Path
-from trtopt.builder.timing_cache import CacheFile
-from trtopt.records import Identity, from_json
-
-def union(ours, theirs):
-    return b"".join(sorted({*ours.splitlines(True), *theirs.splitlines(True)}))
-
-file, here, name, rounds = sys.argv[1:]
-file, here = Path(file), from_json(here.encode(), Identity)
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(int(rounds)):
-    before = CacheFile(file, here).load()
-    blob = (before.blob if before else b"") + f"{name} {number}\\n".encode()
-    CacheFile(file, here).save(blob, grown_from=before, merge=union)
-"""
+ROUNDS = 20
 
 
 def test_builds_that_save_at_once_lose_nothing(file: Path) -> None:
     here = msgspec.json.encode(HERE).decode()
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, file, here, f"process{number}", str(ROUNDS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(PROCESSES)
-    ]
-    for writer in writers:
-        assert writer.stdout
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        assert writer.stdin
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    complaints = [writer.communicate(timeout=60)[1] for writer in writers]
-    assert complaints == [""] * PROCESSES
+    assert run_beside(grow_file, str(file), here, str(ROUNDS)) == [0] * PROCESSES
     cache = CacheFile(file, HERE).load()
     assert cache is not None
-    expected = [f"process{process} {number}" for process in range(PROCESSES) for number in range(ROUNDS)]
-    assert sorted(cache.blob.decode().splitlines()) == sorted(expected)
+    assert sorted(cache.blob.decode().splitlines()) == sorted(lines_of(ROUNDS))

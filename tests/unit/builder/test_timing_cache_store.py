@@ -2,14 +2,13 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.support.writers import PROCESSES, grow_in_store, lines_of, run_beside, union
 from trtopt.builder.timing_cache import TimingStore, read_cache
 from trtopt.errors import TimingCacheError
 from trtopt.records import (
@@ -28,10 +27,6 @@ HERE = Identity(
     cuda="13.0",
 )
 TERMS = CacheTerms(opt_level=3)
-
-
-def union(ours: bytes, theirs: bytes) -> bytes:
-    return b"".join(sorted({*ours.splitlines(True), *theirs.splitlines(True)}))
 
 
 def save(store: TimingStore, blob: bytes, terms: CacheTerms = TERMS, here: Identity = HERE) -> Path:
@@ -187,54 +182,15 @@ def test_what_is_no_file_is_no_cache(store: TimingStore) -> None:
 
 # ── many hosts at once ──────────────────────────────────────────────────────────────────────────────────
 
-PROCESSES, ROUNDS = 8, 6
-WRITER = """
-import sys
-from pathlib import Path
-from trtopt.builder.timing_cache import TimingStore
-from trtopt.errors import TimingCacheError, UsageError
-from trtopt.records import CacheTerms, Identity, from_json
-
-def union(ours, theirs):
-    return b"".join(sorted({*ours.splitlines(True), *theirs.splitlines(True)}))
-
-folder, here, name, rounds = sys.argv[1:]
-here = from_json(here.encode(), Identity)
-store, terms = TimingStore(Path(folder)), CacheTerms(opt_level=3)
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(int(rounds)):
-    before = store.file(here, terms).load()
-    blob = (before.blob if before else b"") + f"{name} {number}\\n".encode()
-    store.file(here, terms).save(blob, grown_from=before, merge=union)
-    store.entries()
-"""
+ROUNDS = 6
 
 
 def test_processes_that_share_a_store_lose_nothing(store: TimingStore) -> None:
     told = to_json(HERE, indent=None).decode()
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, store.folder, told, f"process{number}", str(ROUNDS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(PROCESSES)
-    ]
-    for writer in writers:
-        assert writer.stdout
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        assert writer.stdin
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    assert [writer.communicate(timeout=60)[1] for writer in writers] == [""] * PROCESSES
+    assert run_beside(grow_in_store, str(store.folder), told, str(ROUNDS)) == [0] * PROCESSES
     found = store.file(HERE, TERMS).load()
     assert found is not None
-    expected = {f"process{process} {number}" for process in range(PROCESSES) for number in range(ROUNDS)}
-    assert set(found.blob.decode().splitlines()) == expected
+    assert set(found.blob.decode().splitlines()) == lines_of(ROUNDS)
     assert [path.name for path in store.folder.glob(".*.tmp")] == []
 
 

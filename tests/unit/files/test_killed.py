@@ -1,54 +1,23 @@
 """Processes killed before any call that changes files, and many on one folder: nothing half-made is seen."""
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import threading
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.support.killing import ALL, run_killed
+from tests.support.killing import ALL, run_fork_killed
+from tests.support.writers import PROCESSES, leave_scratch, make_folder, run_beside, write_file
 from trtopt.files import outputs as replacing
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import MANIFEST
 from trtopt.files.outputs import folder_in_progress, remove_abandoned
 
-MAKE_FOLDER = """
-import sys
-from pathlib import Path
-from tests.support import examples
-from trtopt.files import outputs as replacing
-from trtopt.errors import OutputError
-from trtopt.files.atomic import write_atomically
-from trtopt.files.outputs import folder_in_progress
-from trtopt.files.manifests import write_manifest
-final, name, rounds, exchanges = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:] != ["apart"]
-if not exchanges:
-    replacing._exchanged = lambda one, other: False
-for number in range(rounds):
-    with folder_in_progress(final) as folder:
-        for file in ("a", "b"):
-            write_atomically(folder / file, f"{name} {number}".encode())
-        write_manifest(folder, examples.manifest(), files={"a": "0" * 64, "b": "0" * 64})
-"""
-WRITE_FILE = """
-import sys
-from pathlib import Path
-from trtopt.files.atomic import write_atomically
-from trtopt.files.outputs import check_output, kind_beginning
-check_output(Path(sys.argv[1]), kind_beginning("text", b""))
-write_atomically(Path(sys.argv[1]), sys.argv[2].encode())
-"""
-HERE = {"PYTHONPATH": str(Path(__file__).parent)}  # of the examples
 
-
-def run(script: str, *arguments: object) -> int:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, env=os.environ | HERE, timeout=60, check=False).returncode
+def run(function: Callable[..., None], *arguments: object) -> int:
+    return run_fork_killed("fsync", 0, function, *map(str, arguments))
 
 
 def content(folder: Path) -> set[str]:
@@ -80,14 +49,12 @@ def test_a_folder_is_the_earlier_or_the_new_one_wherever_its_maker_is_killed(
 ) -> None:
     """And what others have put there is in it; it is always there where two names can be exchanged."""
     seen, earlier = set(), tmp_path / "earlier"
-    assert run(MAKE_FOLDER, earlier, "earlier", 1) == 0
+    assert run(make_folder, earlier, 1, "earlier") == 0
     add_others(earlier)
     for number in count(step, step):
         final = tmp_path / str(number) / "final"
         shutil.copytree(earlier, final, symlinks=True)
-        ended = run_killed(
-            ALL, number, "-c", MAKE_FOLDER, str(final), "killed", "1", how, env=os.environ | HERE
-        )
+        ended = run_fork_killed(ALL, number, make_folder, str(final), "1", "killed", how)
         if ended == 0:
             break
         assert ended == -signal.SIGKILL
@@ -129,7 +96,7 @@ def test_what_came_into_the_earlier_folder_at_the_last_moment_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     final = tmp_path / "final"
-    assert run(MAKE_FOLDER, final, "earlier", 1) == 0
+    assert run(make_folder, final, 1, "earlier") == 0
     exchanged = replacing._exchanged
 
     def late(one: Path, other: Path) -> bool:
@@ -148,11 +115,11 @@ def test_a_file_is_the_earlier_one_if_its_writer_is_killed_before_the_rename(
 ) -> None:
     file = tmp_path / "file"
     file.write_text("earlier")
-    ended = run_killed("fsync,replace", number, "-c", WRITE_FILE, str(file), "new")
+    ended = run_fork_killed("fsync,replace", number, write_file, str(file), "new")
     assert ended == (-signal.SIGKILL if number < 3 else 0)
     assert file.read_text() == ("earlier" if number < 3 else "new")
     assert len(list(tmp_path.glob(".file.*.tmp"))) == (number < 3)
-    assert run(WRITE_FILE, file, "new") == 0
+    assert run(write_file, file, "new") == 0
     assert file.read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -161,7 +128,7 @@ def test_what_a_living_process_is_making_is_left_alone(tmp_path: Path) -> None:
     final = tmp_path / "final"
     with folder_in_progress(final) as folder:
         (folder / "a").write_text("half")
-        assert run(MAKE_FOLDER, final, "other", 1) == 0  # cleans up before it begins
+        assert run(make_folder, final, 1, "other") == 0  # cleans up before it begins
         assert (folder / "a").read_text() == "half"
         (folder / MANIFEST).write_text('{"schema": "trtopt.build/1"}')
     assert (final / "a").read_text() == "half"
@@ -187,21 +154,12 @@ def test_a_folder_aside_is_not_brought_back_over_one_that_is_there(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 
-PROCESSES, ROUNDS = 8, 12
+ROUNDS = 12
 
 
 def test_processes_that_make_one_folder_at_once_leave_one_of_theirs_whole(tmp_path: Path) -> None:
     final = tmp_path / "final"
-    codes: list[int] = []
-    makers = [
-        threading.Thread(target=lambda index=index: codes.append(run(MAKE_FOLDER, final, index, ROUNDS)))
-        for index in range(PROCESSES)
-    ]
-    for maker in makers:
-        maker.start()
-    for maker in makers:
-        maker.join()
-    assert codes == [0] * PROCESSES
+    assert run_beside(make_folder, str(final), str(ROUNDS)) == [0] * PROCESSES
     (said,) = content(final)
     assert said.endswith(f" {ROUNDS - 1}")
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
@@ -213,21 +171,12 @@ def test_a_written_file_is_no_ones_any_more(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"content"
 
 
-SCRATCH = """
-import os
-from trtopt.files.atomic import scratch_folder
-with scratch_folder() as folder:
-    (folder / "file").touch()
-    os.fsync(0)
-"""
-
-
 def test_the_systems_temporary_folder_is_cleaned_of_what_killed_runs_have_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert run_killed("fsync", 1, "-c", SCRATCH) == -signal.SIGKILL
+    assert run_fork_killed("fsync", 1, leave_scratch, "fsync") == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
     assert left.stat().st_mode & 0o777 == 0o700
-    assert run(SCRATCH.replace("os.fsync(0)", "")) == 0
+    assert run(leave_scratch, "whole") == 0
     assert list(tmp_path.iterdir()) == []

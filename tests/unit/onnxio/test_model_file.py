@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -15,8 +14,8 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import model
-from tests.support.killing import run_killed
-from tests.support.paths import ROOT
+from tests.support.killing import run_fork_killed
+from tests.support.writers import save_model
 from trtopt.errors import InvalidModelError, OutputError
 from trtopt.files.outputs import check_output
 from trtopt.onnxio.external_data import weights_of
@@ -54,15 +53,6 @@ def test_a_model_that_is_written_to_meanwhile_is_not_taken_for_what_was_read(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.onnx", "in.onnx.data"]
 
 
-SAVE = """
-import sys
-from pathlib import Path
-from trtopt.onnxio.model_file import load, save
-beside = (Path("out.onnx.json"), b"2.0") if len(sys.argv) > 2 else None
-save(load(Path(sys.argv[1])), Path("out.onnx"), beside)
-"""
-
-
 def external(path: Path, value: float) -> Path:
     """A model with one weight, all of this value, in a file of its own."""
     made = model("# w: float[64,64]\ng (float[N,64] x) => (float[N,64] y) {y = MatMul(x, w)}")
@@ -76,12 +66,10 @@ def value_in(path: Path) -> float:
     return float(value)
 
 
-def killed_saves(folder: Path, *arguments: str) -> Iterator[None]:
-    """Run `SAVE` in processes that are killed at each of its steps in turn, until one ends by itself."""
+def killed_saves(*arguments: str) -> Iterator[None]:
+    """Save in processes that are killed at each of their steps in turn, until one ends by itself."""
     for number in count(1):
-        command = ("-c", SAVE, *arguments)
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        ended = run_killed("replace,link,unlink,fsync", number, *command, cwd=folder, env=environment)
+        ended = run_fork_killed("replace,link,unlink,fsync", number, save_model, *arguments)
         if ended == 0:
             return
         assert ended == -signal.SIGKILL
@@ -94,7 +82,7 @@ def test_a_model_and_its_weights_are_the_earlier_or_the_new_ones_wherever_the_wr
     second, out = external(tmp_path / "second.onnx", 2.0), tmp_path / "out.onnx"
     save(load(external(tmp_path / "first.onnx", 1.0)), out)
     seen = set()
-    for _ in killed_saves(tmp_path, str(second)):
+    for _ in killed_saves(str(second), str(out)):
         seen.add(value_in(out))
         save(load(tmp_path / "first.onnx"), out)
         assert value_in(out) == 1.0
@@ -111,7 +99,7 @@ def test_a_model_and_what_is_beside_it_are_both_earlier_or_both_new_wherever_the
     out, table = tmp_path / "out.onnx", tmp_path / "out.onnx.json"
     save(load(first), out, (table, b"1.0"))
     seen = set()
-    for _ in killed_saves(tmp_path, str(second), "beside"):
+    for _ in killed_saves(str(second), str(out), str(table)):
         until = time.monotonic() + 60
         while value_in(out) != float(table.read_text()) and time.monotonic() < until:
             time.sleep(0.01)  # what renames the files may end after its parent was killed

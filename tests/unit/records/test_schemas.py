@@ -17,7 +17,7 @@ from tests.support.schemas import (
     version_of,
 )
 from tests.unit.records.test_records import records_of
-from trtopt.records import to_json
+from trtopt.records import Record, to_json
 
 
 def test_fields_do_not_change_under_a_version() -> None:
@@ -34,10 +34,10 @@ def test_stored_results_keep_to_their_schemas(place: Path) -> None:
     assert problems_of(place.read_bytes()) == []
 
 
+@pytest.mark.parametrize("kind", sorted(records(), key=lambda kind: kind.__name__))
 @given(st.data())
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-def test_any_record_keeps_to_its_schema(data: st.DataObject) -> None:
-    kind = data.draw(st.sampled_from(sorted(records(), key=lambda kind: kind.__name__)))
+@settings(max_examples=settings().max_examples // 5, suppress_health_check=[HealthCheck.too_slow])
+def test_any_record_keeps_to_its_schema(kind: type[Record], data: st.DataObject) -> None:
     record = data.draw(records_of(kind))
     found = msgspec.structs.replace(record, schema=version_of(kind))
     assert problems_of(to_json(found)) == []
