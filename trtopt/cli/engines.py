@@ -453,10 +453,10 @@ def tune(request: TuneRequest, json: JsonOutput | None) -> None:
     Tries candidates for MODEL, an ONNX file, one by one, the highest expected gain per second first. Each is
     checked for accuracy and raced against the best so far.
 
-    Candidates are precisions and forms of INT8; types of inputs and outputs; builder settings; rewrite rules;
-    batch sizes, streams; further builds. Deploy the folder: a build folder of the best engine. ledger.json in
-    it lists every candidate with the predicted and the measured gain. Exits with 3 if the baseline misses the
-    accuracy bound.
+    Candidates are precisions and forms of INT8; builder settings; rewrite rules; batch sizes, streams;
+    further builds. Deploy the folder: a build folder of the best engine. ledger.json in it lists every
+    candidate with the predicted and the measured gain. Exits with 3 if the baseline misses the accuracy
+    bound.
     """
     from trtopt.cli.console import listening, say, show_result
     from trtopt.workflows.tune.setup import default_folder
