@@ -57,7 +57,6 @@ class Target:
     """The newest that a model may declare."""
     int64: bool
     """Whether 64-bit integers stay what they are."""
-    gelu: bool
     instance_norm: bool
     """Whether InstanceNormalization is a layer, not a plugin that calls cuDNN."""
     shape_ends: bool
@@ -124,7 +123,6 @@ _8_6 = Target(
     documented_opset=17,
     loaded_opset=19,  # Q/DQ of opset 19 with FP32 scales
     int64=False,
-    gelu=False,  # it looks for the decomposed form
     instance_norm=False,
     shape_ends=False,
     computed_kernels=False,
@@ -167,7 +165,6 @@ _10_0 = replace(
     documented_opset=24,
     loaded_opset=24,
     int64=True,
-    gelu=True,
     instance_norm=True,
     shape_ends=True,
     computed_kernels=True,

@@ -228,16 +228,6 @@ CASES: tuple[Case, ...] = (
         "elsewhere",
     ),
     left(
-        "gelu",
-        "8.6",
-        """
-        g (float[N,8] x) => (float[N,8] y) <float r = {1.4142135}, float one = {1.0}, float half = {0.5}>
-        {a = Div(x, r) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half)}""",
-        "decomposed",
-        opset=20,
-        target="8.6",
-    ),
-    left(
         "softmax",
         "two axes",
         """

@@ -246,32 +246,6 @@ CASES: tuple[Case, ...] = (
         target="8.6",
     ),
     case(
-        "gelu",
-        "erf",
-        """
-        g (float[N,8] x) => (float[N,8] y) <float r = {1.4142135}, float one = {1.0}, float half = {0.5}>
-        {a = Div(x, r) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half)}""",
-        opset=20,
-    ),
-    case(
-        "gelu",
-        "erf, half first",
-        """
-        g (float[N,8] x) => (float[N,8] y) <float r = {0.70710678}, float one = {1.0}, float half = {0.5}>
-        {a = Mul(x, r) b = Erf(a) c = Add(one, b) d = Mul(half, x) y = Mul(d, c)}""",
-        opset=20,
-    ),
-    case(
-        "gelu",
-        "tanh",
-        """
-        g (float[N,8] x) => (float[N,8] y)
-        <float k = {0.044715}, float three = {3.0}, float r = {0.7978845608}, float one = {1.0}, float half = {0.5}>
-        {a = Pow(x, three) b = Mul(a, k) c = Add(x, b) d = Mul(c, r) e = Tanh(d) f = Add(e, one) h = Mul(half, x)
-         y = Mul(h, f)}""",
-        opset=20,
-    ),
-    case(
         "hard-sigmoid",
         "alone",
         """

@@ -14,15 +14,6 @@ CASES: tuple[Case, ...] = (
         {a = Div(x, six) b = Add(a, half) c = Clip(b, l, h) y = Mul(x, c)}""",
     ),
     case(
-        "gelu",
-        "tanh, factored",
-        """
-        g (float[N,4] x) => (float[N,4] y) <float half = {0.5}, float one = {1.0}, float r = {0.7978845608}, float k = {0.044715}>
-        {a = Mul(half, x) b = Mul(x, r) c = Mul(k, x) d = Mul(c, x) e = Add(d, one) f = Mul(b, e) t = Tanh(f) u = Add(t, one)
-         y = Mul(a, u)}""",
-        opset=20,
-    ),
-    case(
         "fold-weights",
         "a normalised weight, and one that is read elsewhere too",
         """

@@ -74,15 +74,6 @@ CASES: tuple[Case, ...] = (
         "adds an axis",
     ),
     left(
-        "gelu",
-        "a half that adds an axis",
-        """
-        g (float[4] x) => (float[1,4] y) <float[1,1] half = {0.5}, float one = {1.0}, float r = {1.4142135}>
-        {a = Div(x, r) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half)}""",
-        "adds an axis",
-        opset=20,
-    ),
-    left(
         "layer-norm",
         "a scale that adds an axis",
         """

@@ -106,14 +106,14 @@ def test_a_rewrite_has_a_row_for_each_rule_at_each_node() -> None:
         constants_lowered=0,
         applied=(Applied(rule="fold", node="x"),),
         declined=(Declined(rule="merge", node="y", reason="its output is used twice"),),
-        undone=(Undone(rule="gelu", reason="it moved the output", nodes=("z", "w")),),
+        undone=(Undone(rule="softmax", reason="it moved the output", nodes=("z", "w")),),
         seconds=0.0,
     )
     assert repr(trace).startswith("<RewriteTrace: 3 → 2 nodes in 1 round")
     assert [(row["what"], row["rule"], row["node"], row["reason"]) for row in trace.rows()] == [
         ("applied", "fold", "x", None),
         ("declined", "merge", "y", "its output is used twice"),
-        ("undone", "gelu", "z, w", "it moved the output"),
+        ("undone", "softmax", "z, w", "it moved the output"),
     ]
 
 

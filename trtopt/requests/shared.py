@@ -71,7 +71,7 @@ def parse_batches(text: str) -> tuple[int, ...]:
 
 
 def parse_rules(text: str) -> tuple[str, ...]:
-    """`gelu,drop-unused` as names of rules; nothing is none."""
+    """`layer-norm,drop-unused` as names of rules; nothing is none."""
     return tuple(name for name in parse_names(text) if name)
 
 

@@ -177,7 +177,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(model: str) ->
 def test_the_trace_of_a_command_is_written_to_the_file_and_shown_too(tmp_path: Path) -> None:
     file = tmp_path / "rules.json"
     CliRunner().invoke(command("rewrite"), ["--list", "--json", str(file)])
-    assert any(rule["name"] == "gelu" for rule in json.loads(file.read_text()))
+    assert any(rule["name"] == "softmax" for rule in json.loads(file.read_text()))
 
 
 # ── what a shell offers ─────────────────────────────────────────────────────────────────────────────────
@@ -189,7 +189,7 @@ def test_closed_sets_are_choices_or_are_offered() -> None:
     assert offered("build", "--recipe", "qu") == ["quick", "file"]
     assert offered("quantize", "--method", "e") == ["entropy"]
     assert offered("quantize", "--precision") == ["int8", "fp8", "int4"]
-    assert offered("rewrite", "--rules", "gelu,softm") == ["gelu,softmax"]
+    assert offered("rewrite", "--rules", "sigmoid,softm") == ["sigmoid,softmax"]
     assert offered("sweep", "--precision", "fp16,") == [f"fp16,{name}" for name in GRAPH_PRECISIONS]
     assert offered("export", "model", "resnet5") == ["resnet50", "file"]
     assert "any" in offered("lint", "--fail-on")

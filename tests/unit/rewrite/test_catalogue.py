@@ -19,7 +19,7 @@ cast-like inline-if erase-identity plain-shape drop-dead drop-unused erase-arith
 fold-shapes fold-constants fold-bias fold-weights
 plain-reshape reshape-chain share-equal
 plain-instance-norm layer-norm
-gelu hard-sigmoid sigmoid softmax
+hard-sigmoid sigmoid softmax
 reduce-to-pool pad-into-conv fold-batchnorm fold-scale fold-scale-before
 attention-scale merge-matmuls
 plain-integers tell-kernel

@@ -89,8 +89,8 @@ def test_the_list_can_be_had_as_json() -> None:
         for rule in json.loads(CliRunner().invoke(rewrite, ["--list", "--json", "-"]).output)
     }
     assert list(rules) == [rule.name for rule in RULES]
-    assert rules["gelu"]["class"] == "N"
-    assert [rules["gelu"][key] for key in ("default", "clean")] == [[], [*target_names()]]
+    assert rules["layer-norm"]["class"] == "N"
+    assert [rules["layer-norm"][key] for key in ("default", "clean")] == [[], [*target_names()]]
     assert [rules["merge-matmuls"][key] for key in ("default", "clean")] == [[], []]
     assert [rules["drop-unused"][key] for key in ("default", "builds")] == [[*target_names()]] * 2
 
@@ -116,7 +116,7 @@ def test_a_node_whose_rule_was_undone_is_explained(tmp_path: Path, monkeypatch: 
 
 def test_a_trace_from_before_undone_rules_had_nodes_is_read(tmp_path: Path) -> None:
     old = json.loads(_run(tmp_path, "--json", "-").stdout)
-    old["undone"] = [{"rule": "gelu", "reason": "it moved"}]
+    old["undone"] = [{"rule": "softmax", "reason": "it moved"}]
     assert from_json(json.dumps(old).encode(), RewriteTrace).undone[0].nodes == ()
 
 

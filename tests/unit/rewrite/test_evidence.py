@@ -127,7 +127,7 @@ def test_placement_does_more_by_what_a_rule_enables(name: str, tmp_path: Path) -
 def test_quantising_applies_what_builds_do_and_what_placement_needs(target: str) -> None:
     needed = {rule.name for rule in RULES if rule.name in _QUANTISES and target in rule.targets}
     assert set(quantizing_rules(target)) == needed | set(build_rules(target))
-    assert "gelu" not in quantizing_rules(target)
+    assert "layer-norm" not in quantizing_rules(target)
 
 
 def test_builds_apply_what_models_need_and_what_was_measured_faster() -> None:

@@ -85,33 +85,37 @@ def test_every_rule_has_a_case_that_fires() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
-_CUBED = """
-    g (float[N,8] x) => (float[N,8] y) <float c = {%s}, float k = {%s}, float three = {3.0},
-     float r = {0.7978845608}, float one = {1.0}, float half = {0.5}>
-    {s = Mul(x, c) p = Pow(s, three) q = Mul(p, k) a = Add(x, q) b = Mul(a, r) t = Tanh(b) u = Add(t, one)
-     h = Mul(half, x) y = Mul(h, u)}"""
 _DIVIDED = """
     g (float[N,8] x) => (float[N,8] y)
     <float three = {3.0}, float zero = {0.0}, float six = {6.0}, float d = {%s}>
     {a = Add(x, three) b = Clip(a, zero, six) y = Div(b, d)}"""
+_TAKEN_FIRST = """
+    g (float[N,8] x, float[N,8] z) => (float[N,8] y)
+    <float three = {3.0}, float zero = {0.0}, float six = {6.0}, float d = {%s}>
+    {a = Add(x, three) b = Clip(a, zero, six) c = Div(z, d) y = Mul(c, b)}"""
 _NEGATED = """
-    g (float[N,8] x) => (float[N,8] y) <float one = {1.0}, float m = {%s}>
-    {a = Mul(x, m) b = Exp(a) c = Add(b, one) y = Div(one, c)}"""
+    g (float[N,8] x, float[N,8] z) => (float[N,8] y) <float one = {1.0}, float m = {%s}>
+    {a = Mul(x, m) b = Exp(a) c = Add(b, one) y = Div(%s, c)}"""
 
 
 @pytest.mark.parametrize(
     ("rule", "text", "times"),
     [
-        ("gelu", _CUBED % (2.0, 0.044715 / 8), 1),
-        ("gelu", _CUBED % (-1.0, -0.044715), 1),
-        ("gelu", _CUBED % (2.0, 0.044715 / 2), 0),
-        ("gelu", _CUBED % (0.044715, 1.0), 0),
+        ("hard-sigmoid", _DIVIDED % 6.0, 1),
         ("hard-sigmoid", _DIVIDED % 6.0003, 0),
-        ("sigmoid", _NEGATED % -1.00005, 0),
+        ("hard-sigmoid", _TAKEN_FIRST % 6.0, 1),
+        ("hard-sigmoid", _TAKEN_FIRST % 5.0, 0),
+        ("sigmoid", _NEGATED % (-1.0, "one"), 1),
+        ("sigmoid", _NEGATED % (-1.00005, "one"), 0),
+        ("sigmoid", _NEGATED % (-1.0, "x"), 1),
+        ("sigmoid", _NEGATED % (-1.0, "z"), 0),
     ],
-    ids=["8 in the cube", "-1 in the cube", "2 of the cube", "all in the cube", "no sixth", "no negation"],
+    ids=[
+        *("a sixth", "no sixth", "a sixth of the other", "a fifth of the other"),
+        *("a negation", "no negation", "over it x", "over it another"),
+    ],
 )
-def test_a_factor_counts_as_often_as_it_stands_and_a_short_one_is_met(
+def test_a_factor_and_a_tensor_are_those_that_are_meant(
     rule: str, text: str, times: int, tmp_path: Path
 ) -> None:
     onnx.save(model(text, 20), tmp_path / "in.onnx")

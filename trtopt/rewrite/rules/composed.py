@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from math import pi, prod, sqrt
+from math import isclose, prod
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from trtopt.rewrite.match import (
     keeps_axes,
     square_of,
     why_not_one_node,
+    with_factor,
 )
-from trtopt.rewrite.pattern import Op, rule_of_forms, x, y
 from trtopt.rewrite.rule import RULES_ALONE, Match, Verdict, at, builds, faster, layers, quantizes, rule
 from trtopt.rewrite.scope import Scope
 
@@ -292,71 +292,126 @@ def _layer_norm(scope: Scope, found: Quotient, affine: Affine) -> Verdict:
     return why_not_one_node(scope, affine.source, affine.last, affine.inner) or apply
 
 
-# ── gelu ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── hard-sigmoid ───────────────────────────────────────────────────────────────────────────────────────────
 
-_CUBIC = 0.044715
-_TANH = Op.Gelu(x, approximate="tanh")
+_SIX_DIGITS = 5e-6
+"""How far a factor may be off, relatively."""
 
 
-def _why_not_gelu(scope: Scope, source: Any) -> str | None:
-    if not scope.target.gelu:
-        return f"TensorRT {scope.target.name} looks for the decomposed form, which is kept"
-    if scope.opset < 20:
-        return f"Gelu needs opset 20, the model has {scope.opset}: export it at 20"
+def _take_factor(scope: Scope, tensor: Any, factor: float) -> tuple[Any, Any] | None:
+    """x and the node between, if `tensor` is x·factor."""
+    node = scope.producer(tensor, "Mul", "Div", "Neg")
+    if node is None:
+        return None
+    scaled = (node.inputs[0], -1.0) if node.op == "Neg" else with_factor(scope, node)
+    is_meant = scaled is not None and isclose(scaled[1], factor, rel_tol=_SIX_DIGITS)
+    return (scaled[0], node) if scaled is not None and is_meant else None
+
+
+def _take_term(scope: Scope, tensor: Any, term: float) -> tuple[Any, Any] | None:
+    """x and the node between, if `tensor` is x + term."""
+    node = scope.producer(tensor, "Add")
+    ways = () if node is None else inputs_either_way(node)
+    return next(((other, node) for other, constant in ways if scope.scalar(constant) == term), None)
+
+
+def _take_clip(scope: Scope, tensor: Any, high: float) -> tuple[Any, Any] | None:
+    """x and the node between, if `tensor` is x clipped to 0 … high."""
+    node = scope.producer(tensor, "Clip")
+    if node is None:
+        return None
+    bounds = [scope.scalar(given) for given in node.inputs[1:] if not given.is_empty()]
+    bounds += [node.attrs[name] for name in ("min", "max") if name in node.attrs]  # of older opsets
+    return (node.inputs[0], node) if bounds == [0, high] else None
+
+
+def _take_ramp(scope: Scope, tensor: Any) -> tuple[Any, list[Any]] | None:
+    """x and the nodes between, if `tensor` is Clip(x + 3, 0, 6)."""
+    clip = _take_clip(scope, tensor, 6)
+    shifted = None if clip is None else _take_term(scope, clip[0], 3)
+    return None if clip is None or shifted is None else (shifted[0], [clip[1], shifted[1]])
+
+
+def _match_hard_sigmoid(scope: Scope, node: Any) -> tuple[Any, Any | None, list[Any]] | None:
+    """x, the y that HardSigmoid(x) is multiplied with, if any, and the nodes in front of `node`."""
+    result = node.outputs[0]
+    if node.op == "Clip":
+        clip = _take_clip(scope, result, 1)
+        shifted = None if clip is None else _take_term(scope, clip[0], 0.5)
+        scaled = None if shifted is None else _take_factor(scope, shifted[0], 1 / 6)
+        return None if shifted is None or scaled is None else (scaled[0], None, [shifted[1], scaled[1]])
+    sixth = _take_factor(scope, result, 1 / 6)
+    ramp = None if sixth is None else _take_ramp(scope, sixth[0])
+    if ramp is not None:
+        return ramp[0], None, ramp[1]
+    product = node if sixth is None else scope.producer(sixth[0], "Mul")
+    for factor, other in () if product is None or product.op != "Mul" else inputs_either_way(product):
+        ramp = _take_ramp(scope, other)
+        part = (factor, product) if sixth is not None else _take_factor(scope, factor, 1 / 6)
+        if ramp is not None and part is not None:
+            return ramp[0], part[0], [part[1], *ramp[1]]
     return None
 
 
-gelu = rule_of_forms(
-    "gelu",
-    'x·½·(1 + erf(x/√2)) → Gelu(x); ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) → Gelu(x, approximate="tanh")',
-    "N",
-    "GELU reduction and epilogue",
-    (x * 0.5 * (Op.Erf(x * sqrt(0.5)) + 1), Op.Gelu(x, approximate="none")),
-    (x * 0.5 * (Op.Tanh((x + x * x * x * _CUBIC) * sqrt(2 / pi)) + 1), _TANH),
-    (x * 0.5 * (Op.Tanh(x * (x * x * _CUBIC + 1) * sqrt(2 / pi)) + 1), _TANH),
-    why_not=_why_not_gelu,
-    evidence=(layers("does not read it"),),
-)
-"""Both forms keep their kind: erf never becomes tanh or the other way round. Needs opset 20 and a TensorRT
-with the activation (10 and later); on 8.6 the decomposed form is the very pattern that its GELU fusion
-looks for, so it is not changed."""
-
-
-# ── hard-sigmoid ───────────────────────────────────────────────────────────────────────────────────────────
-
-_SIX, _HARD = Op.Clip(x + 3, 0, 6), Op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
-
-
-def _why_not_hard_sigmoid(scope: Scope, source: Any) -> str | None:
-    return None if scope.is_float(source) else "the type is not FP32 or FP16"
-
-
-hard_sigmoid = rule_of_forms(
-    "hard-sigmoid",
+@rule(
     "Clip(x + 3, 0, 6)/6 → HardSigmoid(x, α = 1/6, β = 1/2); times x it is TensorRT's form of HardSwish",
     "N",
     "HardSwish in the convolution's epilogue",
-    (_SIX / 6, _HARD),
-    (Op.Clip(x / 6 + 0.5, 0, 1), _HARD),
-    (y * _SIX / 6, y * _HARD),
-    why_not=_why_not_hard_sigmoid,
     evidence=(layers("does it itself"), quantizes("the activation is known as one that fuses")),
 )
-"""HardSigmoid is max(0, min(1, αx + β)) and (x + 3)/6 = x/6 + 1/2. Also Clip(x/6 + 1/2, 0, 1) and x·Clip(x +
-3, 0, 6)/6, whose division is moved onto the clipped factor."""
+@at("Clip", "Mul", "Div")
+def hard_sigmoid(scope: Scope, node: Any) -> Verdict | None:
+    """HardSigmoid is max(0, min(1, αx + β)) and (x + 3)/6 = x/6 + 1/2.
+
+    Also Clip(x/6 + 1/2, 0, 1), and y·Clip(x + 3, 0, 6)/6, whose division is moved onto the clipped factor.
+    """
+    found = _match_hard_sigmoid(scope, node)
+    if found is None:
+        return None
+    source, other, inner = found
+    attrs = {"alpha": 1 / 6, "beta": 0.5}
+
+    def apply() -> None:
+        if other is None:
+            scope.replace(node, "HardSigmoid", [source], attrs)
+        else:
+            gate = scope.compute(node, "HardSigmoid", [source], source, **attrs)
+            scope.replace(node, "Mul", [other, gate])
+
+    if not scope.is_float(source):
+        return "the type is not FP32 or FP16"
+    return why_not_one_node(scope, source, node, inner) or apply
 
 
 # ── sigmoid ────────────────────────────────────────────────────────────────────────────────────────────────
 
-sigmoid = rule_of_forms(
-    "sigmoid",
+
+@rule(
     "1/(1 + e^(−x)) → Sigmoid(x), and x/(1 + e^(−x)) → x·Sigmoid(x)",
     "N",
     "Sigmoid and SiLU in the convolution's epilogue",
-    (1 / (Op.Exp(-x) + 1), Op.Sigmoid(x)),
-    (x / (Op.Exp(-x) + 1), x * Op.Sigmoid(x)),
     evidence=(layers("does it itself"), quantizes("the activation is known as one that fuses")),
 )
+@at("Div", "Reciprocal")
+def sigmoid(scope: Scope, node: Any) -> Verdict | None:
+    """1 and x are all that may stand over it."""
+    below = _take_term(scope, node.inputs[-1], 1)
+    power = None if below is None else scope.producer(below[0], "Exp")
+    negated = None if power is None else _take_factor(scope, power.inputs[0], -1)
+    if below is None or negated is None:
+        return None
+    source = negated[0]
+    is_alone = node.op == "Reciprocal" or scope.scalar(node.inputs[0]) == 1
+    if not is_alone and node.inputs[0] is not source:
+        return None
+
+    def apply() -> None:
+        if is_alone:
+            scope.replace(node, "Sigmoid", [source])
+        else:
+            scope.replace(node, "Mul", [source, scope.compute(node, "Sigmoid", [source], source)])
+
+    return why_not_one_node(scope, source, node, [below[1], power, negated[1]]) or apply
 
 
 # ── softmax ────────────────────────────────────────────────────────────────────────────────────────────────
