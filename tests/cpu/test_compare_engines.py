@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -85,8 +86,8 @@ def test_a_device_that_falls_away_leaves_the_file_no_verdict_and_exit_code_1(
             yield index, msgspec.structs.replace(result, failure="the GPU fell off the bus")
 
     monkeypatch.setattr(race, "run_jobs_of", failing)
-    file = tmp_path / "c.json"
-    options = ["--duration", "0.05", "--json", str(file), "--markdown"]
+    file, junit = tmp_path / "c.json", tmp_path / "junit.xml"
+    options = ["--duration", "0.05", "--json", str(file), "--markdown", "--export", f"junit={junit}"]
     done = CliRunner().invoke(cli, ["compare", str(cpu_build), str(cpu_build), *options])
     assert isinstance(done.exception, DeviceError)
     assert done.exception.exit_code == 1
@@ -98,6 +99,8 @@ def test_a_device_that_falls_away_leaves_the_file_no_verdict_and_exit_code_1(
     assert verdict.verdict == "UNDECIDED"
     assert "the device failed in the middle: the GPU fell off the bus" in verdict.reasons
     assert [row[-1] for row in table(done.stdout)] == ["UNDECIDED"]
+    (case,) = ElementTree.parse(junit).iter("testcase")
+    assert (case[0].tag, case[0].get("message")) == ("error", "batch 1: the GPU fell off the bus")
 
 
 def test_a_batch_size_that_one_side_lacks_is_an_error_until_the_others_are_named(cpu_build: Path) -> None:

@@ -94,6 +94,8 @@ def check_call(arguments: list[str]) -> None:
         value = given.get(parameter.name or "")
         if parameter.required and value is None and "help" not in given and "list" not in given:
             raise click.MissingParameter(ctx=context, param=parameter)
+        if "$" in str(value):
+            continue  # a variable of the script's
         if isinstance(parameter.type, click.Choice | click.types.IntParamType | click.types.FloatParamType):
             parameter.type_cast_value(context, value)
 
