@@ -66,18 +66,6 @@ _OPTIONS = {
 """What they call an option, with or without hyphens, in any case."""
 _POSITIONAL = "engine input load-engine model model-path onnx onnx-path"
 """What they call the first argument."""
-_LEFT = {
-    "bench --idle": "bench --load 10 has a query every 100 ms, whose latency is that after a pause",
-    "build --memory": "no figure came of it; bench --memory traces an engine's allocations",
-    "build --split": "chains of split batches gained nothing",
-    "compare --assume-contract": "it reads no times of trtexec any more, and measures the engines in turns",
-    "doctor --bundle": "what it packed is in its --json, and in the manifest and the logs of a build folder",
-    "profile --against": "trtopt explain A B shows why B is slower or faster than A",
-    "sweep --adaptive": "the same sweep with more sizes measures only those",
-    "tune --score": "ledger.json has each expected gain beside the measured one",
-    "verify --signer": "sign manifest.json, which has the hash of every file, with a tool such as cosign",
-}
-"""What has left, and why."""
 _ALIKE = 0.8
 """So similar is a mistyped option to the one that a line may have in its place."""
 
@@ -105,8 +93,7 @@ def corrected(error: click.UsageError) -> click.UsageError:
         lines = [["trtexec", *words]] if is_trtexec else _command_first(context, context.command, words)
     else:
         lines = _meant(context, words)
-    left = _LEFT.get(f"{context.command.name} {name}")
-    reason = None if left is None else f"It was removed: {left}."
+    reason = None
     for program, option in peers.items():
         if not lines or option.kind == "no effect":
             answer = option.answer.replace("* ", "every command has ")

@@ -78,18 +78,10 @@ def test_what_cannot_be_meant_is_answered_with_no_line(guess: str) -> None:
     assert not written(answer(*guess.split()))
 
 
-def test_an_option_that_left_says_why() -> None:
-    assert "no figure came of it" in answer("build", "m.onnx", "--memory")
-    assert "trtexec" in answer("compare", "a", "b", "--assume-contract", "serving")
-
-
 def test_the_tables_name_what_exists() -> None:
     assert corrections._COMMANDS.keys() <= COMMANDS.keys()
     assert corrections._OPTIONS.keys() <= FLAGS
     assert not {name for names in corrections._COMMANDS.values() for name in names.split()} & COMMANDS.keys()
-    for left in corrections._LEFT:
-        command, flag = left.split()
-        assert flag not in {name for one in COMMANDS[command].params for name in one.opts}
 
 
 WORDS = st.sampled_from(
