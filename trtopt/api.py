@@ -66,7 +66,7 @@ from trtopt.requests.models import (
     RewriteRequest,
 )
 from trtopt.requests.serve import DeployRequest, PlanRequest
-from trtopt.rewrite.lint import LintReport
+from trtopt.rewrite.lint import LintReport, lint_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.version import __version__
@@ -618,7 +618,7 @@ def lint(request: LintRequest) -> LintReport:
         >>> [item.check for item in report.advice]
         ['odd-product']
     """
-    return on_models.lint(request)
+    return lint_model(Path(request.model), target=request.target)
 
 
 @keywords_of(VerifyRequest)

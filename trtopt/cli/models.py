@@ -139,8 +139,7 @@ def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> 
     """
     from trtopt.cli.console import is_verbose, show_result
     from trtopt.errors import UsageError
-    from trtopt.rewrite.lint import CHECKS, finding_lines
-    from trtopt.workflows.models import lint as run
+    from trtopt.rewrite.lint import CHECKS, finding_lines, lint_model
 
     requested = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
     known = {check.name for check in CHECKS}
@@ -148,7 +147,7 @@ def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> 
         raise UsageError(
             f"there is no check {sorted(unknown)[0]!r}", f"choose of any, {', '.join(sorted(known))}"
         )
-    report = run(request)
+    report = lint_model(Path(request.model), target=request.target)
     show_result(json, report, [*finding_lines(report, None if is_verbose() else _FINDINGS_SHOWN)])
     found_names = {item.check for item in report.advice}
     if ("any" in requested and found_names) or requested & found_names:

@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from trtopt.builder.shapes import fixed_lengths
+from trtopt.device.ort.reference import open_reference
 from trtopt.errors import UsageError
-
-if TYPE_CHECKING:
-    from trtopt.export.export import Exported
-    from trtopt.export.source_module import Subject
-    from trtopt.records import Extraction, ModelDifference
-    from trtopt.requests.models import (
-        DiffRequest,
-        ExportRequest,
-        ExtractRequest,
-        LintRequest,
-        RewriteRequest,
-    )
-    from trtopt.rewrite.lint import LintReport
-    from trtopt.rewrite.rewrite_trace import RewriteTrace
+from trtopt.export import export as exporting
+from trtopt.export.source_module import Subject, from_callable, from_spec, load_checkpoint, need
+from trtopt.export.spec import find
+from trtopt.inspect.model_difference import model_difference
+from trtopt.onnxio import extraction
+from trtopt.onnxio.model_file import check_changed_to, load, save
+from trtopt.onnxio.model_info import read_onnx, tensor_spec
+from trtopt.onnxio.prepare import count_nodes
+from trtopt.recipe import shape_flags
+from trtopt.records import Extraction, ModelDifference
+from trtopt.requests.models import DiffRequest, ExportRequest, ExtractRequest, RewriteRequest
+from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.rewrite.rewrite_trace import RewriteTrace
 
 Note = Callable[[str], None]
 
 
-def export(request: ExportRequest) -> Exported:
+def export(request: ExportRequest) -> exporting.Exported:
     """Export a model and compare the file with PyTorch; see `trtopt.export`."""
-    from trtopt.export.source_module import load_checkpoint, need
-
     need("torch", "onnxscript")
-    from trtopt.device.ort.reference import open_reference
-    from trtopt.export import export as run
-
     checkpoint = request.checkpoint
     subject = _subject(request.model, request.variant, use_own_weights=checkpoint is None)
     if checkpoint is not None:
         load_checkpoint(subject.module, Path(checkpoint), strict=request.strict, unused=subject.unused)
-    return run.export(
+    return exporting.export(
         subject,
         Path(request.output),
         open_reference,
@@ -49,30 +45,15 @@ def export(request: ExportRequest) -> Exported:
 
 
 def _subject(model: str, variant: str, *, use_own_weights: bool) -> Subject:
-    from trtopt.export.source_module import from_callable, from_spec
-    from trtopt.export.spec import find
-
     if ":" in model and not model.endswith(".toml"):
         return from_callable(model)
     return from_spec(find(model), variant, use_own_weights=use_own_weights)
-
-
-def lint(request: LintRequest) -> LintReport:
-    """See `trtopt.lint`."""
-    from trtopt.rewrite.lint import lint_model
-
-    return lint_model(Path(request.model), target=request.target)
 
 
 def rewrite(
     request: RewriteRequest, note: Note, accept: Callable[[RewriteTrace], object] = lambda trace: None
 ) -> RewriteTrace:
     """See `trtopt.rewrite`; `accept` is shown the trace before anything is written."""
-    from trtopt.builder.shapes import fixed_lengths
-    from trtopt.onnxio.model_info import read_onnx
-    from trtopt.recipe import shape_flags
-    from trtopt.rewrite.rewrite import rewrite_model
-
     if request.dynamic_batch and request.batch is not None:
         raise UsageError(
             f"--batch {request.batch} fixes the batch, --dynamic-batch opens it", "omit one of them"
@@ -100,14 +81,6 @@ def rewrite(
 
 def extract(request: ExtractRequest) -> Extraction:
     """See `trtopt.extract`."""
-    from dataclasses import replace
-
-    from trtopt.onnxio import extraction
-    from trtopt.onnxio.model_file import check_changed_to, load, save
-    from trtopt.onnxio.model_info import tensor_spec
-    from trtopt.onnxio.prepare import count_nodes
-    from trtopt.records import Extraction
-
     source, out = Path(request.model), Path(request.output)
     check_changed_to(out, source)
     model = load(source)
@@ -126,8 +99,5 @@ def extract(request: ExtractRequest) -> Extraction:
 
 def diff(request: DiffRequest) -> ModelDifference:
     """See `trtopt.diff`."""
-    from trtopt.inspect.model_difference import model_difference
-    from trtopt.onnxio.model_file import load
-
     a, b = Path(request.model), Path(request.other)
     return model_difference(load(a), load(b), (str(a), str(b)))
