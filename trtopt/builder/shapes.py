@@ -231,7 +231,8 @@ def _fill(spec: TensorSpec, axes: tuple[int | str, ...], batch: int) -> Shape:
     _check_fits(spec, filled)
     if isinstance(next(iter(spec.shape), 0), str) and axes[0] not in (BATCH, batch):
         raise UsageError(
-            f"--shape {spec.name}: axis 0 is the batch axis and is set by --batch", f"write {BATCH} for it"
+            f"--shape {spec.name}: axis 0 is the batch axis and is set by --batch",
+            f"write {BATCH} for it, and give --batch {axes[0]}",
         )
     return filled
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 
 import click
 
@@ -22,7 +23,8 @@ _COMMANDS = {
     "cast": "autocast fp16 half",
     "check": "accuracy eval evaluate validate",
     "deploy": "serve triton",
-    "doctor": "env info",
+    "doctor": "env",
+    "inspect": "describe info show summary",
     "models": "list zoo",
     "optimize": "auto optimise",
     "profile": "analyse analyze nsys",
@@ -48,10 +50,10 @@ _OPTIONS = {
     "--layers": "dump-profile per-layer",
     "--load": "qps rate request-rate",
     "--markdown": "export-markdown md",
-    "--max-error": "abs-tol atol tolerance",
+    "--max-error": "abs-tol atol tol tolerance",
     "--max-latency": "max-p99 slo",
     "--output": "out output-dir output-file output-path save save-engine",
-    "--precision": "dtype quant quantize-mode type",
+    "--precision": "dtype quant quantize-mode to type",
     "--queue": "queue-depth",
     "--rate": "load qps request-rate",
     "--recipe": "config profile",
@@ -66,6 +68,10 @@ _OPTIONS = {
 """What they call an option, with or without hyphens, in any case."""
 _POSITIONAL = "engine input load-engine model model-path onnx onnx-path"
 """What they call the first argument."""
+_NEEDED = {"--slo": "p99=10ms", "--while": "wrong", "plan -o": "plan.json", "triton -o": "models"}
+"""What to begin with where an option is required, of any command or of one."""
+_OTHER = {"cast": "quantize", "quantize": "cast", "optimize": "build"}
+"""The command that writes the precisions that one does not."""
 _ALIKE = 0.8
 """So similar is a mistyped option to the one that a line may have in its place."""
 
@@ -82,17 +88,17 @@ def corrected(error: click.UsageError) -> click.UsageError:
     """The error, with the lines to paste if it is known what was meant, or with the reason why not."""
     context = error.ctx
     words: list[str] = [] if context is None else context.meta.get(WORDS, [])
-    is_of_a_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
-    if context is None or not words or is_of_a_value:
+    if context is None or not words:
         return error
     is_unknown = isinstance(error, click.NoSuchOption)
+    is_of_a_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
     name = error.option_name if isinstance(error, click.NoSuchOption) else ""
     peers = _peers_with(name)
-    if isinstance(context.command, click.Group):
-        is_trtexec = "trtexec" in peers and all(word.startswith("-") for word in words)
-        lines = [["trtexec", *words]] if is_trtexec else _command_first(context, context.command, words)
+    if "trtexec" in peers and context.parent is None and all(word.startswith("-") for word in words):
+        lines = [["trtexec", *words]]
     else:
-        lines = _meant(context, words)
+        lines = [] if is_of_a_value else _meant(context, words)
+        lines = lines or _with_other_precision(context, words)
     reason = None
     for program, option in peers.items():
         if not lines or option.kind == "no effect":
@@ -116,8 +122,7 @@ def unknown_command(context: click.Context, commands: Mapping[str, click.Command
         meant, rest = ["optimize", "build"], [name, *rest]
     meant = meant or difflib.get_close_matches(name.lower(), commands, n=1)
     for one in meant:
-        own = click.Context(commands[one], parent=context, info_name=one)
-        for line in _meant(own, [one, *rest], is_guess=True):
+        for line in _as_command(context, one, rest):
             return click.UsageError(
                 f"No such command {name!r}. Did you mean {one!r}?\n{_write(line)}", context
             )
@@ -128,14 +133,12 @@ def unknown_command(context: click.Context, commands: Mapping[str, click.Command
     return click.UsageError(f"No such command {name!r}.{hint}", context)
 
 
-def _command_first(context: click.Context, group: click.Group, words: Sequence[str]) -> list[list[str]]:
-    """The line whose options stand before its command."""
-    place = next((place for place, word in enumerate(words) if word in group.commands), 0)
-    if not place or group is not context.find_root().command:
+def _as_command(root: click.Context, name: str, words: Sequence[str]) -> list[list[str]]:
+    """The lines of `words` after a command."""
+    commands = root.command.commands if isinstance(root.command, click.Group) else {}
+    if name not in commands:
         return []
-    one = words[place]
-    own = click.Context(group.commands[one], parent=context, info_name=one)
-    return _meant(own, [one, *words[place + 1 :], *words[:place]], is_guess=True)
+    return _meant(click.Context(commands[name], parent=root, info_name=name), [name, *words], is_guess=True)
 
 
 def _peers_with(name: str) -> dict[str, PeerOption]:
@@ -155,10 +158,17 @@ def _write(line: Sequence[str]) -> str:
 
 def _meant(context: click.Context, words: Sequence[str], *, is_guess: bool = False) -> list[list[str]]:
     """The lines with a meaning for every guess in `words`; none if one has none."""
-    command, depth = context.command, len(context.command_path.split()) - 1
-    if isinstance(command, click.Group):  # the command in it is not known
-        return []
+    command, root, depth = context.command, context.find_root(), len(context.command_path.split()) - 1
     rest = [*words[depth:]]
+    if isinstance(command, click.Group):
+        place = next((place for place, word in enumerate(rest) if word in command.commands), 0)
+        if place and context is root:  # options stand before the command
+            return _as_command(root, rest[place], [*rest[place + 1 :], *rest[:place]])
+        (name, own), *others = command.commands.items()
+        if others or not rest or rest[0].endswith(".onnx"):  # which command is not known, or has no engine
+            return []
+        rest = rest[1:] if difflib.get_close_matches(rest[0], [name]) else rest
+        return _meant(click.Context(own, parent=context, info_name=name), [*words[:depth], name, *rest])
     for _ in range(len(words) + 1):  # each turn finds the meaning of one guess
         try:
             options, extra, _order = command.make_parser(context).parse_args([*rest])
@@ -175,32 +185,55 @@ def _meant(context: click.Context, words: Sequence[str], *, is_guess: bool = Fal
             return []
         if not extra:
             break
-        root = context.find_root()
         extra.sort(key=lambda one: not one.isdecimal())  # batch sizes can be told from files
         is_placed = _place(rest, extra[0], command, options)
-        if command.name == "bench" and not is_placed and isinstance(root.command, click.Group):
+        if command.name == "bench" and not is_placed:
             first = [*rest]
             for word in extra:
                 first.pop(_last(first, word))
-            other = click.Context(root.command.commands["compare"], parent=root, info_name="compare")
-            return [line for b in extra for line in _meant(other, ["compare", *first, b], is_guess=True)]
+            return [line for b in extra for line in _as_command(root, "compare", [*first, b])]
         if not is_placed:
             return []
     else:
         return []
     for one in command.params:
-        if one.required and isinstance(one, click.Option) and one.name not in options:
-            if not isinstance(one.type, click.Choice):
-                return []
-            rest += [one.opts[0], str(one.type.choices[0])]
         if one.required and isinstance(one, click.Argument) and not _is_given(options.get(str(one.name))):
             return []
+        if one.required and isinstance(one, click.Option) and one.name not in options:
+            value = _first_value(command, one, options)
+            if not value:
+                return []
+            rest += [one.opts[0], value]
     line = [*words[:depth], *rest]
     return [line] if is_guess or line != [*words] else []
 
 
 def _is_given(value: object) -> bool:
     return isinstance(value, str | tuple | list) and bool(value)
+
+
+def _first_value(command: click.Command, option: click.Option, options: Mapping[str, object]) -> str:
+    """What to begin with for a required option; empty if that is not known."""
+    if isinstance(option.type, click.Choice):
+        return str(option.type.choices[0])
+    flag, model = option.opts[0], options.get("model")
+    file = f"{PurePath(model).stem}-{command.name}.onnx" if flag == "-o" and isinstance(model, str) else ""
+    return _NEEDED.get(f"{command.name} {flag}", _NEEDED.get(flag, file))
+
+
+def _with_other_precision(context: click.Context, words: Sequence[str]) -> list[list[str]]:
+    """The line of the command that writes the precision in `words`, where this one does not."""
+    root, name = context.find_root(), str(context.command.name)
+    if name not in _OTHER or not isinstance(root.command, click.Group):
+        return []
+    own, other = (_precisions(root.command.commands[one]) for one in (name, _OTHER[name]))
+    asked = {(word.partition("=")[2] or word).lstrip("-").lower() for word in words}
+    return _as_command(root, _OTHER[name], words[1:]) if asked & (other - own) else []
+
+
+def _precisions(command: click.Command) -> set[str]:
+    types = (one.type for one in command.params if one.name == "precision")
+    return {str(choice) for one in types if isinstance(one, click.Choice) for choice in one.choices}
 
 
 def _key(name: str) -> str:
@@ -226,6 +259,8 @@ def _meaning(command: click.Command, name: str) -> _Meaning | None:
         if isinstance(one, click.Argument):
             names = _POSITIONAL.split()
         if key in map(fold, (str(one.name), *one.opts, *names)):
+            if one.opts[0] in ("--slo", "--max-latency"):
+                return _Meaning(read=partial(_as_goal, one.opts[0]))
             return _Meaning(one.opts[:1] if isinstance(one, click.Option) else [])
     chosen = [
         [one.opts[0], str(choice)]
@@ -247,6 +282,10 @@ def _meaning(command: click.Command, name: str) -> _Meaning | None:
     flags = [flag for one in command.params for flag in (*one.opts, *one.secondary_opts)]
     near = difflib.get_close_matches(name, flags, n=1, cutoff=_ALIKE)
     return _Meaning(near) if near else None
+
+
+def _as_goal(flag: str, limit: str) -> list[str]:
+    return [flag, limit if "=" in limit else f"p99={limit}"]
 
 
 def _own_words(command: str, option: PeerOption, value: str) -> list[str]:

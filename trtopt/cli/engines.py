@@ -560,7 +560,8 @@ def polygraphy(context: click.Context, arguments: tuple[str, ...], only_print: b
     if not {"-h", "--help"}.isdisjoint(arguments):
         click.echo(context.get_help())
         return
-    _run_translated(context, translate(arguments), only_print=only_print)
+    own = [word for word in arguments if word != "--print"]  # no tool of Polygraphy has it
+    _run_translated(context, translate(own), only_print=only_print or len(own) < len(arguments))
 
 
 def _run_translated(context: click.Context, found: Translation, *, only_print: bool) -> None:

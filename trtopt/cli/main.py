@@ -37,12 +37,14 @@ COMMANDS = {name: one for module in SECTIONS.values() for name, one in commands_
 
 
 class Commands(click.Group):
-    """All commands, by section; `help COMMAND` is `COMMAND --help`."""
+    """All commands, by section; `help COMMAND` is `COMMAND --help`, `version` is `--version`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Command.parse_args`."""
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
+        if args[:1] == ["version"]:
+            args = ["--version"]
         ctx.meta[WORDS] = [*args]
         return super().parse_args(ctx, args)
 
@@ -77,7 +79,7 @@ class Commands(click.Group):
     epilog="First steps: trtopt demo needs no GPU; trtopt doctor shows what to install; trtopt COMMAND -h "
     "lists a command's options.",
 )
-@click.version_option(__version__, prog_name="trtopt")
+@click.version_option(__version__, "-V", "--version", prog_name="trtopt")
 def cli() -> None:
     """From a trained model to the fastest trustworthy TensorRT engine."""
 

@@ -245,6 +245,7 @@ def test_a_batch_other_than_the_engines_in_a_shape_flag_is_refused() -> None:
     error = refused(IMAGES, only(8), "images:4x3x8x8")
     assert "axis 0 is the batch axis and is set by --batch" in error.problem
     assert "write N" in error.remedy
+    assert "--batch 4" in error.remedy
 
 
 def test_a_dynamic_axis_that_no_flag_gives_is_refused_with_the_axis_and_the_flag_to_add() -> None:

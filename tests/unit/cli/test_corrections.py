@@ -43,6 +43,13 @@ def written(text: str) -> list[str]:
         ("infer m.onnx --input_shapes x:Nx3", "bench m.onnx --shape x:Nx3"),
         ("m.onnx --batch 1", "optimize m.onnx --batch 1"),
         ("quantise 'a b.onnx' -o q.onnx", "quantize 'a b.onnx' -o q.onnx --precision int8"),
+        ("info m.onnx", "inspect m.onnx"),
+        ("deploy g", "deploy triton g -o models"),
+        ("triton g", "deploy triton g -o models"),
+        ("deploy tritn g --name n", "deploy triton g --name n -o models"),
+        ("optimize m.onnx --latency 10ms", "optimize m.onnx --slo p99=10ms"),
+        ("bench m.onnx --max-p99=5ms", "bench m.onnx --max-latency p99=5ms"),
+        ("optimize m.onnx --precision fp16", "build m.onnx --precision fp16"),
     ],
 )
 def test_a_guess_is_answered_with_the_line_that_was_meant(guess: str, line: str) -> None:
@@ -60,6 +67,14 @@ def test_a_guess_is_answered_with_the_line_that_was_meant(guess: str, line: str)
         ("build m.onnx out", ["build m.onnx -o out"]),
         ("build m.onnx --batch 1 4 8", ["build m.onnx --batch 1,4,8"]),
         ("cast m.onnx out.onnx", ["cast m.onnx -o out.onnx"]),
+        ("cast m.onnx --fp16", ["cast m.onnx --precision fp16 -o m-cast.onnx"]),
+        ("cast m.onnx -o i.onnx --int8", ["quantize m.onnx -o i.onnx --precision int8"]),
+        ("cast m.onnx -o i.onnx --precision INT8", ["quantize m.onnx -o i.onnx --precision INT8"]),
+        ("quantize m.onnx -o h.onnx --precision=bf16", ["cast m.onnx -o h.onnx --precision=bf16"]),
+        ("quantize m.onnx", ["quantize m.onnx -o m-quantize.onnx --precision int8"]),
+        ("plan m.onnx", ["plan m.onnx -o plan.json --slo p99=10ms"]),
+        ("reduce m.onnx", ["reduce m.onnx -o m-reduce.onnx --while wrong"]),
+        ("deploy triton m.onnx", ["deploy triton m.onnx -o models"]),
         ("optimize m.onnx d.npz", ["optimize m.onnx --data d.npz"]),
         ("quantize m.onnx out.onnx", ["quantize m.onnx -o out.onnx --precision int8"]),
     ],
@@ -73,7 +88,18 @@ def test_an_argument_too_many_is_answered_with_its_option(
     assert written(answer(*guess.split())) == [f"trtopt {line}" for line in lines]
 
 
-@pytest.mark.parametrize("guess", ["bench m.onnx --loadInputs=x:a.bin", "serve", "serve m.onnx"])
+@pytest.mark.parametrize(
+    "guess",
+    [
+        "bench m.onnx --loadInputs=x:a.bin",
+        "serve",
+        "serve m.onnx",
+        "deploy triton",
+        "plan",
+        "cast",
+        "history ad x",
+    ],
+)
 def test_what_cannot_be_meant_is_answered_with_no_line(guess: str) -> None:
     assert not written(answer(*guess.split()))
 
@@ -114,11 +140,19 @@ def test_every_line_that_is_written_names_commands_options_and_arguments_that_ex
         for line in written(corrected(error).format_message()):
             _, own, *given_words = shlex.split(line)
             meant = COMMANDS[own]
+            if isinstance(meant, click.Group):
+                meant, given_words = meant.commands[given_words[0]], given_words[1:]
             context = click.Context(meant, info_name=own, **meant.context_settings)
             _, extra, _ = meant.make_parser(context).parse_args(given_words)
             assert extra == [] or own in ("trtexec", "polygraphy")
     except (click.exceptions.Exit, corrections.TrtoptError):
         pass
+
+
+def test_the_version_is_asked_for_in_three_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--version"], ["version"], ["-V"]):
+        cli.main(words, prog_name="trtopt", standalone_mode=False)
+    assert len(set(capsys.readouterr().out.splitlines())) == 1
 
 
 def test_help_of_a_command_is_its_help(capsys: pytest.CaptureFixture[str]) -> None:

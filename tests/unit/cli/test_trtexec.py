@@ -38,6 +38,11 @@ def test_what_follows_a_tool_of_polygraphy_is_polygraphys() -> None:
     assert bench == "trtopt bench m.trtopt --log-file l -v"
 
 
+def test_print_may_stand_behind_a_tool_of_polygraphy() -> None:
+    done = CliRunner().invoke(cli, ["polygraphy", "run", "m.onnx", "--trt", "--print"])
+    assert done.stdout.splitlines()[0] == "trtopt build m.onnx"
+
+
 def test_without_print_the_translated_line_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.onnx").touch()

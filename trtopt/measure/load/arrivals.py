@@ -96,6 +96,8 @@ def parse_goal(text: str, flag: str = "--max-latency") -> Goal:
     remedy = f"give a percentile and a limit, such as {flag} p99=5ms (units: us, ms, s)"
     match = re.fullmatch(r"p(\d+(?:\.\d+)?)=(\d+(?:\.\d+)?)(us|ms|s)", text.strip())
     if match is None:
+        if re.fullmatch(r"[\d.]+(us|ms|s)", text.strip()):
+            remedy = f"say of which percentile: {flag} p99={text.strip()}"
         raise UsageError(f"{flag} {text}: not of the form p99=5ms", remedy)
     p, limit_ms = float(match[1]), float(match[2]) * _UNITS_MS[match[3]]
     if not 0 < p < 100:

@@ -127,6 +127,12 @@ def test_other_goals_are_refused(text: str) -> None:
         parse_goal(text)
 
 
+def test_a_limit_alone_is_answered_with_what_to_write() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_goal("10ms", "--slo")
+    assert caught.value.remedy.endswith("--slo p99=10ms")
+
+
 def test_a_percentile_that_no_run_has_the_requests_for_is_refused() -> None:
     assert parse_goal("p99.999=5ms").p == 99.999
     with pytest.raises(UsageError, match="enough requests"):
