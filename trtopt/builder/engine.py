@@ -147,7 +147,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     finally:
         log.close()
     seconds, clocks = round(time.monotonic() - began, 3), watch.finish()
-    file_name = label + _suffix(builder)
+    file_name = f"{label}.onnx" if builder.backend.name == "onnxruntime" else f"{label}.engine"
     write_atomically(folder / file_name, built.engine)
     layers = f"{label}.layers.json" if built.inspector else None
     if layers and built.inspector:
@@ -215,7 +215,3 @@ def _build(
 ) -> BuiltEngine:
     given = BuildInput(Path(job.onnx), job.types, job.plan, cache.blob if cache else None)
     return builder.build(given, progress, log)
-
-
-def _suffix(builder: EngineBuilder) -> str:
-    return ".onnx" if builder.backend.name == "onnxruntime" else ".engine"

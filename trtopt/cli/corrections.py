@@ -241,14 +241,12 @@ def _key(name: str) -> str:
     return re.sub("[-_]", "", name).lower()
 
 
-def _bare(name: str) -> str:
-    return name.lstrip("-")
-
-
 def _meaning(command: click.Command, name: str) -> _Meaning | None:
     peers = _peers_with(name)
     is_refused = any(option.kind == "refused" for option in peers.values())
-    fold = _bare if is_refused else _key  # what a program refuses is no other option that is spelled alike
+    fold = (
+        (lambda text: text.lstrip("-")) if is_refused else _key
+    )  # what a program refuses is no other option that is spelled alike
     key = fold(name)
     for option in peers.values():  # before an own name: units may differ
         if {str(command.name), "*"} & option.words.keys():

@@ -80,14 +80,11 @@ def read_inspector(text: str, where: str = "the inspector's text") -> EngineDesc
     if not described and isinstance(found, dict):
         raise ArtifactError(f"{where}: describes no layers; profiling verbosity was none", _REBUILD)
     if len(described) != len(layers) or not described:
-        kind = "a profile with times" if _has_times(layers) else "a list of something else"
+        has_times = any(isinstance(row, dict) and "averageMs" in row for row in layers)
+        kind = "a profile with times" if has_times else "a list of something else"
         raise ArtifactError(f"{where}: is {kind}, not a description of layers", _OTHER)
     io = _io_names(found) if isinstance(found, dict) else ()
     return EngineDescription(layers=tuple(map(_layer, described)), io=io)
-
-
-def _has_times(rows: list[Any]) -> bool:
-    return any(isinstance(row, dict) and "averageMs" in row for row in rows)
 
 
 def _io_names(found: dict[str, Any]) -> tuple[str, ...]:

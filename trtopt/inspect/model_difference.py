@@ -37,11 +37,9 @@ def model_difference(a: ModelFile, b: ModelFile, names: tuple[str, str]) -> Mode
     theirs.call_ends_as(ours)
     pairs = _match(ours, theirs)
     back = {other: own for own, other in pairs.items()}
-    changed, weights, tensors = (
-        list[NodeChange](),
-        dict[tuple[str, str], WeightChange](),
-        list[TensorChange](),
-    )
+    changed: list[NodeChange] = []
+    tensors: list[TensorChange] = []
+    weights: dict[tuple[str, str], WeightChange] = {}
     edges = [(ours.reads[own], theirs.reads[other]) for own, other in sorted(pairs.items())]
     for (own, other), (before, after) in zip(sorted(pairs.items()), edges, strict=True):
         node, new = ours.nodes[own], theirs.nodes[other]
@@ -157,7 +155,7 @@ class _Side:
     @cached_property
     def tokens(self) -> list[Hashable]:
         """What each node is, without its name."""
-        return [_token(node) for node in self.nodes]
+        return [(_operator(node), tuple(sorted(_attributes(node).items()))) for node in self.nodes]
 
     @cached_property
     def with_weights(self) -> list[Hashable]:
@@ -230,10 +228,6 @@ def _drop_defaults(model: onnx.ModelProto) -> None:
 def _is_default(item: onnx.AttributeProto, known: Mapping[str, Any]) -> bool:
     usual = known[item.name].default_value if item.name in known else None
     return usual is not None and _attribute_text(item) == _attribute_text(usual)
-
-
-def _token(node: onnx.NodeProto) -> Hashable:
-    return _operator(node), tuple(sorted(_attributes(node).items()))
 
 
 def _operator(node: onnx.NodeProto) -> Hashable:
@@ -334,14 +328,12 @@ def _weight_change(a: _Side, b: _Side, one: str, two: str) -> WeightChange | Non
             moved += float(np.square(step).sum())
             largest = float(np.maximum(largest, np.abs(step).max(initial=0.0)))
         relative = (moved / norm) ** 0.5 if 0 < norm < np.inf else None
-    texts = (tensor_spec(_declared(item)).type_text for item in (first, second))
-    return WeightChange(
-        weight=one, other=two, a=next(texts), b=next(texts), relative=relative, largest=largest
+    declared = (
+        onnx.helper.make_tensor_value_info(item.name, item.data_type, [*item.dims])
+        for item in (first, second)
     )
-
-
-def _declared(item: onnx.TensorProto) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(item.name, item.data_type, [*item.dims])
+    before, after = (tensor_spec(one).type_text for one in declared)
+    return WeightChange(weight=one, other=two, a=before, b=after, relative=relative, largest=largest)
 
 
 def _end_changes(a: _Side, b: _Side) -> Iterator[TensorChange]:

@@ -17,7 +17,7 @@ from trtopt.inspect.receipt import is_fallback
 from trtopt.onnxio.graph_walk import DisjointNames
 from trtopt.records import EngineProfile, ProfiledLayer, RegionTime
 
-_PAIR = (QUANTIZE, DEQUANTIZE)
+_PAIR = {QUANTIZE, DEQUANTIZE}
 _CAST = "Cast"
 _NARROW_BITS = 8
 _INSIDE = {
@@ -190,11 +190,7 @@ def _causes(ours: Side, theirs: Side, quantized: frozenset[str]) -> tuple[float,
 
 def _working(layers: Side) -> Side:
     """Those that are neither reformats nor nothing but Q and DQ."""
-    return tuple(one for one in layers if not one.is_reformat and not _is_pair(one))
-
-
-def _is_pair(layer: ProfiledLayer) -> bool:
-    return bool(layer.onnx_ops) and all(op in _PAIR for op in layer.onnx_ops)
+    return tuple(one for one in layers if not (one.is_reformat or set() < {*one.onnx_ops} <= _PAIR))
 
 
 def _without(layers: Side, quantized: frozenset[str]) -> Side:

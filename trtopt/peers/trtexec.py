@@ -200,10 +200,6 @@ def _l2_limit(text: str) -> str | None:
     return str(round(limit / 2**20)) if limit >= 0 else None
 
 
-def _warmup(milliseconds: str) -> str:
-    return f"{_number('--warmUp', milliseconds) / 1000:g}"
-
-
 def _duration(text: str) -> str | None:
     seconds = _number("--duration", text)
     return f"{seconds:g}" if seconds else None
@@ -220,7 +216,7 @@ _READ: Mapping[str, Read] = {
     "--memPoolSize": partial(workspace, "--memPoolSize=workspace:MIB", unit="M"),
     "--tilingOptimizationLevel": _tiling,
     "--l2LimitForTiling": _l2_limit,
-    "--warmUp": _warmup,
+    "--warmUp": lambda milliseconds: f"{_number('--warmUp', milliseconds) / 1000:g}",
     "--duration": _duration,
 }
 

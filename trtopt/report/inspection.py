@@ -72,7 +72,8 @@ def _model_lines(model: ModelContents) -> Iterator[str]:
     yield f"parameters: {', '.join(kinds) or 'none'}"
     if model.weight_files:
         yield f"weights outside the file: {some_of(model.weight_files, _NAMES)}"
-    yield f"MACs: {'not known' if model.macs is None else short(model.macs)} at {_shapes_text(model)}"
+    shapes = ", ".join(f"{name} {_axes(shape)}" for name, shape in model.shapes.items()) or "no inputs"
+    yield f"MACs: {'not known' if model.macs is None else short(model.macs)} at {shapes}"
     if model.qdq_types:
         yield f"Q/DQ: {', '.join(model.qdq_types)}"
     if model.subgraphs:
@@ -82,10 +83,6 @@ def _model_lines(model: ModelContents) -> Iterator[str]:
     others = "".join(f", {domain} {version}" for domain, version in model.domains.items())
     made_by = f", by {model.producer}" if model.producer else ""
     yield f"opset {model.opset}{others}, IR {model.ir_version}{made_by}"
-
-
-def _shapes_text(model: ModelContents) -> str:
-    return ", ".join(f"{name} {_axes(shape)}" for name, shape in model.shapes.items()) or "no inputs"
 
 
 # ── what a target takes ─────────────────────────────────────────────────────────────────────────────────

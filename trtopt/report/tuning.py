@@ -39,7 +39,8 @@ _BETTER = {"latency": "lower latency", "p99": "lower p99"}
 def tuned_view(tuned: Tuned) -> View:
     """What was gained and where it is, the ledger, and why it ended."""
     ledger = tuned.ledger
-    tried = f"{counted(len(ledger.entries), 'candidate')} in {_duration(ledger.spent_s)}"
+    spent = f"{ledger.spent_s:.0f} s" if ledger.spent_s < 120 else f"{ledger.spent_s / 60:.0f} min"
+    tried = f"{counted(len(ledger.entries), 'candidate')} in {spent}"
     blocks: list[Block] = [
         Lines([gain_line(ledger), deploy_line(tuned)]),
         *([ledger_table(ledger)] if ledger.entries else []),
@@ -115,10 +116,6 @@ def ledger_table(ledger: Ledger) -> Table:
     ]
     caption = f"gains are shares saved, for {ledger.terms.objective}; in the order in which they were tried"
     return table("", columns, ledger.entries, caption=caption)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 # ── optimize ────────────────────────────────────────────────────────────────────────────────────────────

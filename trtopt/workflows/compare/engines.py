@@ -291,17 +291,14 @@ def _medians(runs: Sequence[InterleavedRun], side: str) -> list[list[float]]:
     return [found[build] for build in sorted(found)]
 
 
-def _disturbances(runs: Sequence[InterleavedRun]) -> list[str]:
-    return [text for run in map(valid_rounds, runs) for text in (*run.failures, *run.interfered)]
-
-
 def _builds_row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> Row:
     medians = [_medians(runs, side) for side in "AB"]
     a, b = map(spread, medians)
+    interfered = [text for run in map(valid_rounds, runs) for text in (*run.failures, *run.interfered)]
     return Row(
         batch=size,
         a_ms=a.geometric_mean,
         b_ms=b.geometric_mean,
-        comparison=compare_builds(*medians, threshold=threshold, interfered=_disturbances(runs)),
+        comparison=compare_builds(*medians, threshold=threshold, interfered=interfered),
         remarks=(f"A, {a.text}", f"B, {b.text}"),
     )
