@@ -2,6 +2,7 @@
 
     python strangers.py fetch FOLDER               # downloads the packages, checks each model's SHA-256
     python strangers.py walk FOLDER WORK [NAME…]   # every command on every model, or on these
+    python strangers.py walk FOLDER WORK --only optimize,sweep  # these commands alone; the rest is kept
     python strangers.py table                      # the results as the README's tables
 
 Nobody made these models for TensorRT: other exporters, opset 9 to 18, Loop, If, ML operators, INT8 of ONNX
@@ -338,6 +339,8 @@ COMMANDS = {
     "report": "report engine -o report.html",
     "plan": "plan engine -o plan.json --slo p99=10s --rate 1",
     "deploy": "deploy triton plan.json -o repository",
+    "optimize": "optimize model.onnx -o optimized --data data.npz --batch 1,4 --duration 0.5 AXES",
+    "sweep": "sweep model.onnx -o swept --data data.npz --batch 1,2,4 --duration 0.5 AXES",
 }
 """What is run in each model's folder, in this order: later ones use what earlier ones wrote."""
 
@@ -350,7 +353,11 @@ RIGHT = (
     ("Output shape can not be computed", "the branches of an If have outputs of other ranks"),
     ("no trip limit was set", "TensorRT needs the trips of a Loop"),
     (r"\(TreeEnsembleClassifier\)|\(NonZero\)", "TensorRT-RTX has no such operator"),
-    ("initial_h must have", "the state is fixed at batch 1, whatever the input says"),
+    ("the batch axis is fixed at", "the model fixes its batch; without --batch both commands take it"),
+    (
+        "initial_h must have|must have inputs with same shape",
+        "the state is fixed at batch 1, whatever the input says",
+    ),
     ("has no batch axis in front", "batching needs one"),
     ("running TopK node|holds no bench.json", "batch 1 is a page of one node, which has no four neighbours"),
 )
@@ -367,11 +374,12 @@ def main() -> None:
         step.add_argument("folder", type=Path)
     walking.add_argument("work", type=Path)
     walking.add_argument("names", nargs="*")
+    walking.add_argument("--only", type=lambda text: text.split(","), default=list(COMMANDS))
     args = parser.parse_args()
     if args.step == "fetch":
         fetch(args.folder)
     elif args.step == "walk":
-        walk_all(args.folder, args.work, args.names)
+        walk_all(args.folder, args.work, args.names, args.only)
     else:
         print(table())
 
@@ -398,24 +406,26 @@ def put(content: bytes, stranger: Stranger, folder: Path) -> None:
     (folder / f"{stranger.name}.onnx").write_bytes(content)
 
 
-def walk_all(folder: Path, work: Path, names: Sequence[str]) -> None:
+def walk_all(folder: Path, work: Path, names: Sequence[str], only: Sequence[str]) -> None:
     """Walk the models, or those named, and write what became of each."""
     for stranger in STRANGERS:
         if not names or stranger.name in names:
-            ends = walk(stranger, folder / f"{stranger.name}.onnx", work / stranger.name)
+            ends = walk(stranger, folder / f"{stranger.name}.onnx", work / stranger.name, only)
             versions = {name: version(name) for name in ("onnx", "onnxruntime", "tensorrt-rtx", "numpy")}
-            result = {"package": stranger.package, "versions": versions, "commands": ends}
-            (RESULTS / f"{stranger.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+            file = RESULTS / f"{stranger.name}.json"
+            earlier = json.loads(file.read_text())["commands"] if file.exists() else {}
+            result = {"package": stranger.package, "versions": versions, "commands": {**earlier, **ends}}
+            file.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def walk(stranger: Stranger, model: Path, work: Path) -> dict[str, Any]:
-    """Every command on one model."""
+def walk(stranger: Stranger, model: Path, work: Path, only: Sequence[str]) -> dict[str, Any]:
+    """These commands on one model."""
     work.mkdir(parents=True)
     (work / "model.onnx").symlink_to(model.resolve())
     np.savez(work / "data.npz", **samples_of(stranger))
     found = {}
-    for name, line in COMMANDS.items():
-        arguments = line.replace("AXES", stranger.axes).split()
+    for name in only:
+        arguments = COMMANDS[name].replace("AXES", stranger.axes).split()
         source = arguments[2] if arguments[0] == "deploy" else arguments[1]
         if (work / source).exists():
             found[name] = run(arguments, work, work / f"{name.replace(' ', '-')}.log")
