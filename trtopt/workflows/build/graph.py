@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -20,16 +20,19 @@ from trtopt.recipe import Recipe, io_request
 from trtopt.records import Backend, EngineArtifact, Manifest, OnnxArtifact, RewriteSummary, to_json
 from trtopt.records.precision import OutputDifference
 from trtopt.records.tensors import IoRequest, TypedTensor
+from trtopt.requests.models import CastRequest, QuantizeOptions
+from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.rewrite.rules import build_rules
+from trtopt.rewrite.typed_io.requested import check_formats, recorded_in, type_specs
+from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization, type_graph
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.version import __version__
 from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.precision.cast import cast
+from trtopt.workflows.precision.quantize import quantize
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.workbench import MODEL_FILE, TIMING_CACHE_FILE
-
-if TYPE_CHECKING:
-    from trtopt.requests.models import QuantizeOptions
-
 
 REWRITE_FILE = "rewrite.json"
 _ONE_SIZE_BYTES = 1 << 30
@@ -84,9 +87,6 @@ def keep_model(
     if io.is_empty:
         kept = rewrite_into(folder, onnx, source, recipe, backend, listener)
         return replace(kept, io=_recorded_io(source))
-    from trtopt.rewrite.typed_io.requested import check_formats
-    from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
-
     listener.phase(source.name, "typing inputs and outputs")
     check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
     with scratch_beside(folder / MODEL_FILE) as scratch:
@@ -107,9 +107,6 @@ def rewrite_into(
 
     One that cannot be rewritten or verified is copied, with a note.
     """
-    from trtopt.rewrite.rewrite import rewrite_model
-    from trtopt.rewrite.rules import build_rules
-
     if recipe.rewrite == "none" and not recipe.add_rule:
         return PreparedGraph(_copy(onnx, source, folder))
     listener.phase(source.name, "rewriting the graph")
@@ -174,8 +171,6 @@ def _check_roles(onnx: OnnxArtifact) -> None:
 
 def _recorded_io(source: Path) -> tuple[TypedTensor, ...]:
     """What a file says of its inputs and outputs, if trtopt typed them."""
-    from trtopt.rewrite.typed_io.requested import recorded_in
-
     return recorded_in(load_graph(source))
 
 
@@ -183,8 +178,6 @@ def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxAr
     """The model as its inputs and outputs will be, to check shapes before anything is written."""
     if io.is_empty:
         return onnx
-    from trtopt.rewrite.typed_io.requested import check_formats, type_specs
-
     check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
     recorded = _recorded_io(Path(onnx.path))
     return msgspec.structs.replace(
@@ -258,9 +251,6 @@ def apply_cast(
     folder: Path | None = None,
 ) -> PreparedGraph:
     """The model in 16 bits, in its own folder or another."""
-    from trtopt.requests.models import CastRequest
-    from trtopt.workflows.precision.cast import cast
-
     source = Path(kept.path)
     out = (folder or source.parent) / f"{source.stem}.{precision}{source.suffix}"
     report = cast(CastRequest(source, out, precision=precision, target=target_of(backend).name, data=data))
@@ -277,8 +267,6 @@ def apply_cast(
 
 def request_for(kept: OnnxArtifact, recipe: Recipe, backend: Backend) -> QuantizeOptions:
     """The quantisation options of a recipe; INT8's of one that selects the best precision."""
-    from trtopt.requests.models import QuantizeOptions
-
     precision = "int8" if recipe.precision == "best" else recipe.precision
     if recipe.calib is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
         raise needs_data(
@@ -302,8 +290,6 @@ def apply_quantization(
 
     `name` is part of the file's name [default: the precision].
     """
-    from trtopt.workflows.precision.quantize import quantize
-
     source = Path(kept.path)
     out = (folder or source.parent) / f"{source.stem}.{name or request.precision}{source.suffix}"
     report = quantize(source, out, request)
@@ -325,8 +311,6 @@ def _made_of(
 
 def _exchange_int8(made: PreparedGraph) -> PreparedGraph:
     """The quantised model with the requested INT8 inputs and outputs, all tensors with scales, and notes."""
-    from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization
-
     source = Path(made.onnx.path)
     out = source.with_name(f"{source.stem}.io{source.suffix}")
     moved = move_quantization(model_file.load(source), made.io)

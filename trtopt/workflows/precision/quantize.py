@@ -49,6 +49,8 @@ from trtopt.precision.running import quantizing_bytes
 from trtopt.printable import counted
 from trtopt.records.precision import CalibrationTable, QuantizeReport
 from trtopt.requests.models import QuantizeOptions
+from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.rewrite.rules import quantizing_rules
 from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization, type_graph
 from trtopt.targets import target_named
@@ -185,9 +187,6 @@ def rewrite_in_fp32(
 
     It is verified on seeded inputs; where those do not suit the model a note says that it was not.
     """
-    from trtopt.rewrite.rewrite import rewrite_model
-    from trtopt.rewrite.rules import quantizing_rules
-
     rules = (*quantizing_rules(target_named(target).name), *_MERGING.get(forms.qkv, ()))
     rewritten, notes = scratch / "float.onnx", list[str]()
     given = replace(model_file.load(source), spool=scratch)
