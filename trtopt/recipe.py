@@ -65,6 +65,7 @@ class Recipe(RecipeSettings, frozen=True, kw_only=True):
     calib: str | None = None
     forms: str | None = None
     selection_budget: int = SELECTION_BUDGET
+    fused_plugins: bool = False
     exclude: tuple[str, ...] = ()
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012

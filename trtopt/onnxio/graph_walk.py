@@ -43,6 +43,8 @@ DRAWN = (
 """Operators whose results differ from run to run."""
 WEAK_TYPES = "trtopt.weak_types"
 """Metadata of this key names types that a weakly typed TensorRT may use where the graph has FP32."""
+RANGES = "trtopt.ranges"
+"""Metadata of this key: JSON of the largest |x| and of types, by tensor, that a weakly typed builder sets."""
 
 
 def names_length(name: str) -> bool:

@@ -96,6 +96,13 @@ class RecipeOptions(SweptOptions, BuilderSettings):
             "[default: the graph's]."
         ),
     ] = None
+    fused_plugins: Annotated[
+        bool | None,
+        Option(
+            "Measure encoder layers as INT8 plugins of TensorRT 8.6 too, with --precision int8 or best: "
+            "sequences of full length, without a mask."
+        ),
+    ] = None
 
 
 SelectionBudget = Annotated[

@@ -13,10 +13,12 @@ theirs is the choice of `trtexec --fp16`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtopt.onnxio.graph_walk import RANGES
 from trtopt.onnxio.model_info import load_graph, written_types
 
 if TYPE_CHECKING:
@@ -78,6 +80,24 @@ def declared_fp32(model: onnx.ModelProto) -> set[str]:
         return set()
     values = (*model.graph.value_info, *model.graph.output)
     return {value.name for value in values if value.type.tensor_type.elem_type == _ONNX_FLOAT}
+
+
+def set_ranges(trt: Any, network: Any, file: Path) -> int:
+    """Set the ranges, and the types of layers' results, that the ONNX file's metadata has, by tensor name.
+
+    Returns how many ranges there are; 0 for a file that says nothing of them.
+    """
+    metadata = load_graph(file).metadata_props
+    told = json.loads(next((entry.value for entry in metadata if entry.key == RANGES), "{}"))
+    ranges, types, found = told.get("ranges", {}), told.get("types", {}), 0
+    for layer in map(network.get_layer, range(network.num_layers)):
+        for index, tensor in _tensors(layer.get_output, layer.num_outputs):
+            if tensor.name in ranges:
+                tensor.set_dynamic_range(-ranges[tensor.name], ranges[tensor.name])
+                found += 1
+            if tensor.name in types:
+                layer.set_output_type(index, getattr(trt.DataType, types[tensor.name]))
+    return found
 
 
 def _tensors(get: Any, count: int) -> Iterator[tuple[int, Any]]:

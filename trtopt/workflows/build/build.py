@@ -44,6 +44,7 @@ from trtopt.recipe import SELECTION_BUDGET, Recipe, io_request
 from trtopt.records import Backend, Manifest, OnnxArtifact
 from trtopt.requests.build import BuildRequest
 from trtopt.requests.recipe import check_recipe
+from trtopt.targets import target_of
 from trtopt.workflows.build.graph import (
     QUANTIZED,
     Precision,
@@ -200,6 +201,8 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
             f"--selection-budget {recipe.selection_budget}: has no effect, because no precision is selected",
             "use it with --precision best or int8, without --no-verdict",
         )
+    if recipe.fused_plugins:
+        _check_plugins(onnx, recipe, backend)
     if recipe.forms and recipe.precision not in ("int8", BEST):
         raise UsageError(f"--forms {recipe.forms} is for INT8", "omit it, or give --precision int8 or best")
     if recipe.exclude and recipe.precision not in (*QUANTIZED, BEST):
@@ -219,6 +222,22 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
         raise UsageError(
             f"--precision best chooses by measuring, which cannot be done here: {found.problem}", found.remedy
         )
+
+
+def _check_plugins(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
+    """Refuse plugins where they cannot be built, or not measured: nothing else says whether they pay."""
+    if not target_of(backend).weakly_typed:
+        raise UsageError(
+            f"--fused-plugins: {backend} takes no ranges of tensors without Q/DQ, which these plugins need",
+            "omit it, or build with TensorRT 8.6",
+        )
+    if recipe.precision not in ("int8", BEST) or not recipe.verdict:
+        raise UsageError(
+            "--fused-plugins: has no effect, because no INT8 engines are measured",
+            "give --precision int8 or best, without --no-verdict",
+        )
+    if found := obstacle(onnx, recipe, backend):
+        raise UsageError(f"--fused-plugins is chosen by measuring: {found.problem}", found.remedy)
 
 
 def _check_capabilities(recipe: Recipe) -> None:
@@ -293,8 +312,10 @@ def select_engines(kept: PreparedGraph, recipe: Recipe, workbench: Workbench, fo
 def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:
     bounds, gpu, budget = bounds_in(recipe.bounds), builder.device.name, recipe.selection_budget
     request = request_for(base, recipe, builder.backend)
+    plugins = recipe.fused_plugins
     if recipe.precision != BEST:
         requested = cast("Precision", recipe.precision)
-        return SelectionTerms(requested, (BASELINE, requested), request, bounds, gpu, budget)
+        return SelectionTerms(requested, (BASELINE, requested), request, bounds, gpu, budget, plugins)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
-    return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS, gpu, budget)
+    bounds = bounds if bounds.any else BEST_BOUNDS
+    return SelectionTerms(BEST, precisions, request, bounds, gpu, budget, plugins)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf
@@ -16,22 +16,32 @@ import msgspec
 from trtopt.data import open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.fit import samples_in
-from trtopt.errors import TrtoptError
+from trtopt.data.readers import read_npz
+from trtopt.errors import ModelError, TrtoptError, UsageError
+from trtopt.executors.api import Executor, run_job
+from trtopt.files.atomic import scratch_beside, scratch_folder
 from trtopt.measure.contracts import THRESHOLD
+from trtopt.measure.engine import LoadedEngine, OutputsJob, outputs_file
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.onnxio.shape_inference import fix_inputs
 from trtopt.precision.bounds import Bounds, violations
-from trtopt.precision.calibrate import table_beside
-from trtopt.precision.compare import First, compare_outputs, open_model
+from trtopt.precision.calibrate import calibrate, table_beside, table_text
+from trtopt.precision.compare import Deviation, First, add_outputs, compare_outputs, open_model
+from trtopt.precision.fused_plugins import find_layers, write_plugins
 from trtopt.precision.observe import Reference
-from trtopt.precision.placement.draft import View
+from trtopt.precision.placement.draft import Edge, Plan, View
 from trtopt.precision.placement.evidence import Expected, minor_differences
 from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.precision.placement.place import applicable
-from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
-from trtopt.records.precision import OutputDifference
+from trtopt.precision.qdq import Scales
+from trtopt.precision.ranges import MAX
+from trtopt.records import Backend, BuildPlan, Candidate, EngineArtifact, OnnxArtifact
+from trtopt.records.precision import CalibrationTable, OutputDifference
 from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.driver import rewrite
+from trtopt.rewrite.rewrite import NO_SHAPES
 from trtopt.rewrite.rules import RULES
 from trtopt.targets import target_named
 from trtopt.workflows.build.graph import (
@@ -40,6 +50,7 @@ from trtopt.workflows.build.graph import (
     apply_cast,
     apply_quantization,
 )
+from trtopt.workflows.precision.quantize import job_of
 
 _REMEMBERED = 16
 
@@ -55,10 +66,15 @@ def planned_forms(
         return {}
 
 
-def _rewrite_to_quantize(model: Path, target: str) -> ModelFile:
+def _rewrite_to_quantize(
+    model: Path, target: str, shapes: Mapping[str, Sequence[int | None]] = NO_SHAPES
+) -> ModelFile:
+    """The model as quantising would rewrite it, its inputs of these shapes."""
     file = model_file.load(model)
     rules = [rule for rule in RULES if rule.quantizes(target)]
-    return rewrite(replace(file, proto=prepare.prepare(file.proto)[0]), rules, target_named(target)).model
+    proto = prepare.prepare(file.proto)[0]
+    fix_inputs(proto.graph, shapes)
+    return rewrite(replace(file, proto=proto), rules, target_named(target)).model
 
 
 @dataclass
@@ -183,6 +199,7 @@ class Candidates:
         self._base, self._folder, self._backend = base, folder, backend
         self._request, self._bounds = request, bounds
         self._int8: list[Entry] = []
+        self._plugin_ranges: CalibrationTable | None = None
         model = model_file.load(Path(base.path))
         self._model = replace(model, proto=prepare.prepare(model.proto)[0])
         self._session = open_model(self._model)
@@ -208,6 +225,60 @@ class Candidates:
         )
         self._int8.append(entry := self._quantize(name, request, next(alike, None)))
         return entry
+
+    def make_plugins(self, name: str, plan: BuildPlan) -> Entry:
+        """The model with encoder layers as fused plugins, at a plan's only shapes.
+
+        ONNX Runtime has no such operators: an engine shows how accurate it is, see `judge_engine`.
+        """
+        folder = self._folder / name
+        folder.mkdir()
+        if not all(shapes.is_fixed for shapes in plan.shapes.values()):
+            raise UsageError("plugins are for one shape, no range", "omit --dynamic or --fused-plugins")
+        shapes = {key: one.min for key, one in plan.shapes.items()}
+        source = Path(self._base.path)
+        out = folder / f"{source.stem}.{name}{source.suffix}"
+        with scratch_beside(out) as scratch:
+            file = _rewrite_to_quantize(source, self._request.target, shapes)
+            layers = find_layers(file)
+            table = self._ranges_of(tuple(tensor for layer in layers for tensor in layer.tensors))
+            amax = {tensor: row.chosen for tensor, row in table.tensors.items()}
+            made = write_plugins(replace(file, spool=scratch), layers, amax)
+            model_file.save(made, out, (table_beside(out), table_text(table)))
+        # its inputs leave the batch open to whoever reads the manifest, as those of the other candidates do
+        known = {"inputs": self._base.inputs, "outputs": self._base.outputs, "parent": self._base.sha256}
+        return self._entry(name, "int8", msgspec.structs.replace(read_onnx(out), **known), folder, None)
+
+    def _ranges_of(self, tensors: tuple[str, ...]) -> CalibrationTable:
+        """The largest |x| of tensors, which are the same at every batch size."""
+        made = {name for node in self._model.proto.graph.node for name in node.output}
+        if lacking := [name for name in tensors if name not in made]:
+            raise ModelError(f"{lacking[0]!r} has no range: rewriting renamed it", "omit --fused-plugins")
+        if self._plugin_ranges is None or not self._plugin_ranges.tensors.keys() >= set(tensors):
+            edges = tuple(Edge(name, "", 0) for name in tensors)
+            data = self._request.data
+            job = replace(
+                job_of(self._request),
+                source=open_data(data) if data is not None else None,
+                model_sha256=self._base.sha256,
+            )
+            self._plugin_ranges = calibrate(self._model, Plan(edges, (), (), {}, ()), job, Scales({}), MAX)
+        return self._plugin_ranges
+
+    def judge_engine(self, entry: Entry, engine: LoadedEngine, plan: BuildPlan, executor: Executor) -> Entry:
+        """The entry with its engine's differences from the model; without the engine if it misses a bound."""
+        data, specs, found = self._request.data, specs_of(self._model.proto), dict[str, Deviation]()
+        assert data is not None  # its ranges come from there
+        size = plan.batch.opt[0]
+        with scratch_folder() as scratch:
+            job = OutputsJob(engine=engine, inputs=specs, data=str(data), batch=size, folder=str(scratch))
+            run_job(job, executor)
+            for index, feed in enumerate(First(open_data(data), _COMPARED).batches(specs, size)):
+                wanted, got = self._session.run(feed), read_npz(outputs_file(scratch, index))
+                add_outputs(found, wanted, {name: got[name][: len(wanted[name])] for name in got})
+        differences = tuple(one.result() for one in found.values())
+        judged = self._entry(entry.name, "int8", entry.onnx, entry.folder, None, differences=differences)
+        return judged if judged.broken else replace(judged, engines=entry.engines)
 
     def reduce(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
         """A quantised candidate with some nodes left in float, on the ranges that are there already."""

@@ -101,6 +101,7 @@ class SelectionTerms:
     bounds: Bounds
     gpu: str
     budget: int
+    fused_plugins: bool = False
 
 
 def select_precision(
@@ -122,6 +123,7 @@ def select_precision(
         selection.make_graphs()
         selection.try_forms()
         selection.leave_out_what_loses()
+        selection.try_plugins()
         selection.run_in_turns()
         return selection.select(folder)
     finally:
@@ -440,6 +442,31 @@ class _PrecisionSelection:
         for entry in sorted(entries, key=lambda entry: ms[entry.name]):
             fastest.setdefault(entry.candidate.precision, entry)
         return list(fastest.values())
+
+    # ── plugins ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def try_plugins(self) -> None:
+        """If requested, build encoder layers as fused plugins for every plan, and judge outputs."""
+        for contest in self.contests if self._terms.fused_plugins else ():
+            plan = contest.plan
+            name = f"int8.plugins.{plan.label}"
+            self._listener.note(f"{name}: making the graph")
+            make = partial(self._candidates.make_plugins, name, plan)
+            entry = self._make(name, make, is_required=False)
+            if entry is None:
+                continue
+            self.entries.remove(entry)
+            try:
+                self._build([entry], [contest])
+                engine = self._engine_at(plan, entry)
+                judged = self._candidates.judge_engine(entry, engine, plan, self._workbench.executor)
+            except TimingCacheError:
+                raise
+            except (BuildError, UnsupportedOpError, DeviceError) as error:
+                self._listener.note(f"{name} is left out: {error.problem}")
+                continue
+            self.entries.append(judged)
+            self._report_if_broken(judged)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,463 @@
+"""Encoder layers of a float model as nodes of the INT8 plugins that come with TensorRT 8.6.
+
+The parser imports a node of an operator that it does not know as the plugin of that name; the node's
+attributes are the plugin's fields. These plugins take no Q/DQ: the ranges of tensors, and the types of those
+that no other layer decides, lie in the file's metadata (`trtopt.ranges`), from which the builder sets them.
+
+Between the plugins a layer's tensors are (1, E, B·S, 1), E the hidden size, B the batch and S the tokens of a
+sequence: products are 1x1 convolutions. Each file is for one batch size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from trtopt.errors import ModelError
+from trtopt.onnxio.extraction import with_nodes
+from trtopt.onnxio.graph_walk import (
+    ELEMENTWISE,
+    RANGES,
+    WEAK_TYPES,
+    attribute,
+    names_in,
+    nodes_for,
+    refill,
+    take_name,
+)
+from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.onnxio.prepare import sort_nodes
+from trtopt.onnxio.weights import constant
+from trtopt.precision.calibrate import copy_model
+from trtopt.precision.placement.draft import Node, View
+from trtopt.precision.qdq import drop_unread
+from trtopt.precision.running import open_proto
+
+_DOMAIN = "trt.plugins"
+"""TensorRT's parser goes by the operator's name alone; ONNX's checker passes over domains that it lacks."""
+_HEAD = 64
+_TOKENS = 384
+_HIDDEN = (768, 1024)
+"""What version 3 of the plugins has kernels for (`qkvToContextInt8InterleavedPlugin.cpp`,
+`skipLayerNormInt8InterleavedKernelHFace.cu`)."""
+_EPSILON = 1e-5
+"""The plugin's is a constant of its kernel; with a smaller one the model's own hardly differs."""
+_NEAR = 1e-3
+_SPLIT, _TURNED = [0, 2, 1, 3], [0, 2, 3, 1]
+"""Transposes of (B, S, heads, 64): of queries and values, and of keys."""
+
+
+class _Declined(Exception):
+    """Why a subgraph is no encoder layer that the plugins have."""
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """A product with a constant and a sum with another, by the names of tensors."""
+
+    source: str
+    kernel: str
+    bias: str
+    result: str
+
+
+@dataclass(frozen=True)
+class _Norm:
+    node: str
+    scale: str
+    bias: str
+    result: str
+
+
+@dataclass(frozen=True)
+class EncoderLayer:
+    """Attention, sum and normalisation, two products with an activation between, sum and normalisation."""
+
+    source: str
+    heads: int
+    qkv: tuple[_Dense, _Dense, _Dense]
+    probabilities: str
+    projection: _Dense
+    middle: _Norm
+    inner: _Dense
+    activation: tuple[str, ...]
+    """Its nodes."""
+    outer: _Dense
+    last: _Norm
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Those whose ranges the plugins and products need."""
+        dense = (self.projection, self.inner, self.outer)
+        results = [one.result for one in (*self.qkv, *dense, self.middle, self.last)]
+        return (self.source, self.probabilities, *results, *(one.source for one in dense))
+
+
+def find_layers(model: ModelFile) -> list[EncoderLayer]:
+    """The encoder layers of a model whose shapes are all fixed.
+
+    Raises:
+        ModelError: there is none; why, for each Softmax.
+    """
+    view, found, reasons = View(model.proto), list[EncoderLayer](), dict[str, list[str]]()
+    finder = _Finder(model, view)
+    for softmax in (node for node in view.nodes if view.made_by(node.output[0], "Softmax")):
+        try:
+            found.append(finder.layer(softmax))
+        except _Declined as reason:
+            reasons.setdefault(str(reason), []).append(softmax.name)
+    if not found:
+        why = "; ".join(f"{where[0]}: {reason}" for reason, where in reasons.items()) or "it has no Softmax"
+        raise ModelError(
+            f"no encoder layer that TensorRT's fused plugins have: {why}",
+            "omit --fused-plugins; docs/guides/build.md says what they take",
+        )
+    return found
+
+
+class _Finder:
+    """Recognises layers in one graph."""
+
+    def __init__(self, model: ModelFile, view: View) -> None:
+        self._model, self._view = model, view
+        self._zeros: dict[str, bool] = {}
+
+    def layer(self, softmax: Node) -> EncoderLayer:
+        """The encoder layer around a Softmax."""
+        view, probabilities = self._view, str(softmax.output[0])
+        if attribute(softmax, "axis", -1) not in (-1, 3):
+            raise _Declined("it does not normalise the last axis of four")
+        scores, factor = self._scores(softmax.input[0])
+        use = view.only_use(probabilities)
+        if use is None or use.index != 0 or not view.made_by(use.node.output[0], "MatMul"):
+            raise _Declined("its result is not read by one product alone")
+        query, key = (self._head(name, perm) for name, perm in zip(scores, (_SPLIT, _TURNED), strict=True))
+        value = self._head(use.node.input[1], _SPLIT)
+        source, factor = query[0].source, factor * query[1] * key[1]
+        if not math.isclose(factor, _HEAD**-0.5, rel_tol=_NEAR) or value[1] != 1:
+            raise _Declined(f"scores are scaled by {factor:.4g}, and the plugin has 1/√{_HEAD}")
+        qkv = query[0], key[0], value[0]
+        if any(one.source != source for one in qkv):
+            raise _Declined("queries, keys and values are not of one tensor")
+        shape = view.shape(source)
+        if shape is None or len(shape) != 3 or shape[2] not in _HIDDEN:
+            raise _Declined(f"the input's shape is {shape}: hidden sizes are {', '.join(map(str, _HIDDEN))}")
+        if shape[1] is None or shape[1] > _TOKENS:
+            raise _Declined(f"{shape[1]} tokens, of {_TOKENS} at most")
+        joined = self._step(self._step(use.node.output[0], "Transpose"), "Reshape")
+        before = view.made_by(joined, "Reshape")
+        turned = None if before is None else view.made_by(before.input[0], "Transpose")
+        if turned is None or attribute(turned, "perm") != _SPLIT or view.shape(joined) != shape:
+            raise _Declined("heads are not joined to what they were split from")
+        projection = self._dense_on(joined)
+        middle = self._norm(projection.result, source)
+        inner, outer = self._feed_forward(middle.result)
+        return EncoderLayer(
+            source=source,
+            heads=shape[2] // _HEAD,
+            qkv=qkv,
+            probabilities=probabilities,
+            projection=projection,
+            middle=middle,
+            inner=inner,
+            activation=self._activation(inner.result, outer.source),
+            outer=outer,
+            last=self._norm(outer.result, middle.result),
+        )
+
+    def _step(self, tensor: str, op: str) -> str:
+        """The result of the one node of an operator that alone reads the tensor."""
+        use = self._view.only_use(tensor)
+        if use is None or (use.index and op != "Add") or not self._view.made_by(use.node.output[0], op):
+            raise _Declined(f"{tensor!r} is not read by one {op} alone")
+        return str(use.node.output[0])
+
+    def _scores(self, tensor: str) -> tuple[tuple[str, str], float]:
+        """The operands of the first product, and what its result is multiplied by; a mask must be zero."""
+        factor = 1.0
+        while (node := self._view.made_by(tensor, "Add", "Mul", "Div")) is not None:
+            if node.op_type != "Add":
+                tensor, own = self._scaled(node)
+                factor *= own
+                continue
+            product, mask = node.input
+            if self._view.made_by(product, "MatMul", "Mul", "Div") is None:
+                product, mask = mask, product
+            if not self._is_zero(mask):
+                raise _Declined(f"the mask {mask!r} is not 0 throughout, whatever the input")
+            tensor = product
+        node = self._view.made_by(tensor, "MatMul")
+        if node is None:
+            raise _Declined("its scores are not those of one product")
+        return (str(node.input[0]), str(node.input[1])), factor
+
+    def _is_zero(self, tensor: str) -> bool:
+        """Whether the tensor depends on no input, and is zero."""
+        if tensor not in self._zeros:
+            nodes, needed = nodes_for(self._view.nodes, [tensor])
+            if not needed.isdisjoint(self._view.inputs):
+                return False
+            part = with_nodes(
+                self._model.proto, nodes, (), [onnx.helper.make_empty_tensor_value_info(tensor)]
+            )
+            known = self._view.constants.get(tensor)
+            values = (
+                array_of(known, self._model.folder)
+                if known is not None
+                else open_proto(self._model, part).run({})[tensor]
+            )
+            self._zeros[tensor] = not values.any()
+        return self._zeros[tensor]
+
+    def _scaled(self, node: Node) -> tuple[str, float]:
+        """The operand of a Mul or Div that a constant number goes with, and what that multiplies it by."""
+        for own, other in ((1, 0), (0, 1)) if node.op_type == "Mul" else ((1, 0),):
+            known = self._view.constants.get(node.input[own])
+            if known is not None and math.prod(known.dims) == 1:
+                number = float(array_of(known, self._model.folder).reshape(-1)[0])
+                return str(node.input[other]), number if node.op_type == "Mul" else 1 / (number or math.nan)
+        raise _Declined(f"{node.name} is no product with a number")
+
+    def _head(self, tensor: str, perm: Sequence[int]) -> tuple[_Dense, float]:
+        """The product that an operand of attention is split from, and what it is multiplied by."""
+        factor, found = 1.0, [0, 1, 2, 3]
+        while (node := self._view.made_by(tensor, "Transpose", "Mul", "Div")) is not None:
+            if node.op_type == "Transpose":
+                own = attribute(node, "perm")
+                found, tensor = [own[axis] for axis in found], str(node.input[0])
+            else:
+                tensor, own = self._scaled(node)
+                factor *= own
+        node, shape = self._view.made_by(tensor, "Reshape"), self._view.shape(tensor)
+        if node is None or found != list(perm) or shape is None or len(shape) != 4:
+            raise _Declined("queries, keys and values are not split into heads by Reshape and Transpose")
+        whole, heads = self._view.shape(node.input[0]), shape[2]
+        if shape[3] != _HEAD or heads is None or whole != (*shape[:2], heads * _HEAD):
+            raise _Declined(f"heads are {shape[3]} wide, and the plugin has {_HEAD}")
+        return self._dense(node.input[0]), factor
+
+    def _dense(self, tensor: str) -> _Dense:
+        """The product and the sum with constants that make a tensor."""
+        view, node = self._view, self._view.made_by(tensor, "Add")
+        for bias, product in () if node is None else (node.input, node.input[::-1]):
+            made = view.made_by(product, "MatMul")
+            if made is not None and self._are_weights(made.input[1], bias):
+                return _Dense(str(made.input[0]), str(made.input[1]), str(bias), tensor)
+        raise _Declined(f"{tensor!r} is not made by a product and a sum with FP32 constants")
+
+    def _are_weights(self, kernel: str, bias: str) -> bool:
+        first, second = self._view.constants.get(kernel), self._view.constants.get(bias)
+        if first is None or second is None or len(first.dims) != 2 or list(second.dims) != first.dims[1:]:
+            return False
+        return {first.data_type, second.data_type} == {onnx.TensorProto.FLOAT}
+
+    def _dense_on(self, tensor: str) -> _Dense:
+        """The product and the sum with constants that alone read a tensor."""
+        return self._dense(self._step(self._step(tensor, "MatMul"), "Add"))
+
+    def _norm(self, tensor: str, skip: str) -> _Norm:
+        """The normalisation of a tensor's sum with another."""
+        view, use = self._view, self._view.only_use(tensor)
+        total = None if use is None else view.made_by(use.node.output[0], "Add")
+        if total is None or sorted(total.input) != sorted((tensor, skip)):
+            raise _Declined(f"{tensor!r} is not added to {skip!r} alone: no layer that normalises its sums")
+        node = view.made_by(self._step(total.output[0], "LayerNormalization"))
+        assert node is not None
+        constants = [view.constants.get(name) for name in node.input[1:]]
+        if len(constants) != 2 or any(one is None or len(one.dims) != 1 for one in constants):
+            raise _Declined(f"{node.name} has no constant scale and bias")
+        if attribute(node, "axis", -1) not in (-1, 2) or attribute(node, "epsilon", _EPSILON) > 2 * _EPSILON:
+            raise _Declined(f"{node.name}: of another axis, or with a large epsilon")
+        return _Norm(node.name, str(node.input[1]), str(node.input[2]), str(node.output[0]))
+
+    def _feed_forward(self, tensor: str) -> tuple[_Dense, _Dense]:
+        """The products after a normalisation: the first reads it, the second is added to it."""
+        first, second = list[_Dense](), list[_Dense]()
+        for use in self._view.uses(tensor):
+            made = str(use.node.output[0])
+            if self._view.made_by(made, "MatMul") and use.index == 0:
+                first.append(self._dense(self._step(made, "Add")))
+            elif self._view.made_by(made, "Add"):
+                (other,) = [name for name in use.node.input if name != tensor] or [tensor]
+                second.append(self._dense(other))
+        if len(first) != 1 or len(second) != 1:
+            raise _Declined(f"{tensor!r} is not read by two products with a sum around them")
+        return first[0], second[0]
+
+    def _activation(self, start: str, end: str) -> tuple[str, ...]:
+        """The elementwise nodes between two tensors, with no operands but numbers, nor other readers."""
+        view, nodes, ahead = self._view, dict[str, Node](), [end]
+        while ahead:
+            name = ahead.pop()
+            known, node = view.constants.get(name), view.maker.get(name)
+            if name == start or (known is not None and math.prod(known.dims) == 1 and len(known.dims) < 2):
+                continue
+            if node is None or node.op_type not in ELEMENTWISE or len(node.output) != 1:
+                raise _Declined(f"{name!r}, between its products, is not made element by element")
+            nodes[node.name] = node
+            ahead += node.input
+        made = {str(node.output[0]) for node in nodes.values()} | {start}
+        outside = {use.node.name for name in made - {end} for use in view.uses(name)} - nodes.keys()
+        if outside or not made.isdisjoint(view.outputs) or len(view.uses(end)) != 1 or not nodes:
+            raise _Declined(f"what is between {start!r} and {end!r} is read elsewhere too")
+        return tuple(nodes)
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_plugins(file: ModelFile, layers: Sequence[EncoderLayer], amax: Mapping[str, float]) -> ModelFile:
+    """A copy of the model whose layers are nodes of the plugins; `amax` are tensors' largest |x|."""
+    writer = _Writer(copy_model(file), amax)
+    for layer in layers:
+        writer.layer(layer)
+    writer.finish({norm.node for layer in layers for norm in (layer.middle, layer.last)})
+    return writer.file
+
+
+@dataclass
+class _Settings:
+    """What the builder sets: the largest |x| by tensor, and TensorRT's types of layers' results."""
+
+    ranges: dict[str, float] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+
+
+class _Writer:
+    """Appends nodes to a model in place, and keeps what its metadata will say."""
+
+    def __init__(self, file: ModelFile, amax: Mapping[str, float]) -> None:
+        self.file, self._graph, self._amax = file, file.proto.graph, amax
+        self._view = View(file.proto)
+        self._taken = names_in(self._graph) | {node.name for node in self._graph.node}
+        self._packed: dict[str, str] = {}
+        """The tensor of (1, E, B·S, 1) by the one of (B, S, E)."""
+        self._settings = _Settings()
+        self._lengths: tuple[str, str] | None = None
+
+    def layer(self, layer: EncoderLayer) -> None:
+        """Write one layer; it must come after the layer that it reads from."""
+        source = self._pack(layer.source)
+        batch, tokens, hidden = self._shape(layer.source)
+        kernel = np.concatenate([self._values(one.kernel).T for one in layer.qkv])
+        bias = np.concatenate([self._values(one.bias) for one in layer.qkv])
+        like = layer.projection.source
+        qkv = self._limit(
+            self._product(source, kernel, bias, like), max(self._amax[one.result] for one in layer.qkv)
+        )
+        context = self._plugin(
+            "CustomQKVToContextPluginDynamic",
+            [qkv, *(self._lengths or self._add_lengths(batch, tokens))],
+            like,
+            hidden_size=hidden,
+            num_heads=layer.heads,
+            dq_probs=(self._amax[layer.probabilities] or 1.0) / 127,
+            use_int8_scale_max=1,
+        )
+        middle = self._norm(self._dense(context, layer.projection), source, layer.middle)
+        kernel, bias = self._values(layer.inner.kernel).T, self._values(layer.inner.bias)
+        inner = self._product(middle, kernel, bias, layer.inner.result)
+        for node in self._graph.node:
+            if node.name in layer.activation:
+                refill(node.input, [inner if name == layer.inner.result else name for name in node.input])
+        activated = self._limit(layer.outer.source, self._amax[layer.outer.source])
+        self._norm(self._dense(activated, layer.outer), middle, layer.last)
+
+    def finish(self, replaced: set[str]) -> None:
+        """Take out what the new nodes replace, and write the settings into the metadata."""
+        kept = [node for node in self._graph.node if node.name not in replaced]
+        refill(self._graph.node, kept)
+        sort_nodes(self._graph)
+        live = nodes_for(self._graph.node, (value.name for value in self._graph.output))[0]
+        refill(self._graph.node, live)
+        del self._graph.value_info[:]  # of tensors that have another layout now
+        model, made = self.file.proto, {name for node in live for name in node.output}
+        drop_unread(model)
+        told = {
+            "ranges": {name: value for name, value in self._settings.ranges.items() if name in made},
+            "types": {name: value for name, value in self._settings.types.items() if name in made},
+        }
+        refill(model.metadata_props, [one for one in model.metadata_props if one.key != WEAK_TYPES])
+        model.metadata_props.add(key=WEAK_TYPES, value="float16 int8")
+        model.metadata_props.add(key=RANGES, value=json.dumps(told))
+        model.opset_import.add(domain=_DOMAIN, version=1)
+
+    # ── pieces ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _shape(self, tensor: str) -> tuple[int, int, int]:
+        batch, tokens, hidden = map(int, filter(None, self._view.shape(tensor) or ()))
+        return batch, tokens, hidden
+
+    def _values(self, name: str) -> NDArray[Any]:
+        return array_of(self._view.constants[name], self.file.folder)
+
+    def _constant(self, values: NDArray[Any], like: str) -> str:
+        tensor = constant(np.ascontiguousarray(values), take_name(like, self._taken), self.file.spool)
+        self._graph.initializer.append(tensor)
+        return tensor.name
+
+    def _node(self, op: str, inputs: Sequence[str], like: str, **attributes: Any) -> str:
+        result = take_name(f"{like}/{op}", self._taken)
+        self._graph.node.append(onnx.helper.make_node(op, inputs, [result], f"{result}/node", **attributes))
+        return result
+
+    def _limit(self, tensor: str, amax: float) -> str:
+        self._settings.ranges[tensor] = max(amax, float(np.finfo(np.float16).tiny))
+        return tensor
+
+    def _plugin(self, op: str, inputs: Sequence[str], like: str, **fields: Any) -> str:
+        """A plugin's node, whose result has the range of the tensor `like`."""
+        made = self._node(op, inputs, like, plugin_version="3", plugin_namespace="", **fields)
+        self._graph.node[-1].domain = _DOMAIN
+        return self._limit(made, self._amax[like])
+
+    def _add_lengths(self, batch: int, tokens: int) -> tuple[str, str]:
+        """Where each sequence begins, and a tensor of which the plugin reads the length alone."""
+        starts = np.arange(batch + 1, dtype=np.int32) * np.int32(tokens)
+        longest = self._constant(np.zeros(tokens, np.int32), "longest_sequence")
+        self._lengths = self._constant(starts, "starts_of_sequences"), longest
+        return self._lengths
+
+    def _product(self, source: str, kernel: NDArray[Any], bias: NDArray[Any], like: str) -> str:
+        """A product with a kernel of (out, in) and a sum, as a convolution."""
+        weights = self._constant(kernel[:, :, None, None], f"{like}/kernel")
+        return self._node(
+            "Conv", [source, weights, self._constant(bias, f"{like}/bias")], like, kernel_shape=[1, 1]
+        )
+
+    def _dense(self, source: str, dense: _Dense) -> str:
+        kernel, bias = self._values(dense.kernel).T, self._values(dense.bias)
+        return self._limit(self._product(source, kernel, bias, dense.result), self._amax[dense.result])
+
+    def _norm(self, tensor: str, skip: str, norm: _Norm) -> str:
+        """The plugin's node; and its result as the graph had it, for readers that stay."""
+        like = norm.result
+        beta, gamma = (self._values(name).tolist() for name in (norm.bias, norm.scale))
+        made = self._plugin("CustomSkipLayerNormPluginDynamic", [tensor, skip], like, beta=beta, gamma=gamma)
+        self._packed[like] = made
+        plain = self._node("Identity", [made], like)
+        # the last one has no INT8 reader that would ask for its type
+        self._settings.types |= {made: "INT8", plain: "FLOAT"}
+        turned = self._node("Transpose", [plain], like, perm=[0, 2, 1, 3])
+        shape = self._constant(np.array(self._shape(like), np.int64), f"{like}/shape")
+        name = take_name(f"{like}/Reshape", self._taken)
+        self._graph.node.append(onnx.helper.make_node("Reshape", [turned, shape], [like], name))
+        return made
+
+    def _pack(self, tensor: str) -> str:
+        """The tensor as (1, E, B·S, 1)."""
+        if tensor not in self._packed:
+            batch, tokens, hidden = self._shape(tensor)
+            shape = self._constant(np.array([batch * tokens, hidden, 1, 1], np.int64), f"{tensor}/shape")
+            flat = self._node("Reshape", [tensor, shape], tensor)
+            self._packed[tensor] = self._node("Transpose", [flat], tensor, perm=[2, 1, 0, 3])
+            for name in (tensor, flat, self._packed[tensor]):
+                self._limit(name, self._amax[tensor])
+        return self._packed[tensor]
