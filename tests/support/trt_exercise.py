@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from trtopt.device.tensorrt.capability import Parsed, ParseJob, parse
 from trtopt.device.tensorrt.library import Library, load_library
 from trtopt.device.tensorrt.runtime import TensorRTTarget
 from trtopt.errors import TrtoptError
+from trtopt.onnxio.graph_walk import RANGES
 from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, Profile, ShapeRange
 from trtopt.targets import MODULES, Target
 
@@ -269,9 +271,11 @@ def refused(surface: Surface) -> Parsed:
 
 
 def beside_fp16(folder: str) -> Path:
-    """The digits model with one tensor in FP16, so that the others are held in FP32."""
+    """The digits model with one tensor in FP16, so that the others are held in FP32, and two ranges."""
     model = onnx.load(DIGITS)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float16), "half"))
+    told = {"ranges": {IMAGES[0]: 1.5, LOGITS[0]: 2.5, "unknown": 3.0}}
+    model.metadata_props.add(key=RANGES, value=json.dumps(told))
     path = Path(folder) / "beside.onnx"
     onnx.save(model, path)
     return path

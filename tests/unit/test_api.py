@@ -45,7 +45,15 @@ JOBS = (
     "unpack",
     "verify",
 )
-NOT_SWEPT = {"selection_budget", "ranges", "dynamic", "verdict", "bounds", "compute_capability"}
+NOT_SWEPT = {
+    "selection_budget",
+    "fused_plugins",
+    "ranges",
+    "dynamic",
+    "verdict",
+    "bounds",
+    "compute_capability",
+}
 """Settings that a sweep refuses or has no use for."""
 WRONG: dict[str, object] = {
     "batch": ["one"],

@@ -27,7 +27,7 @@ from trtopt.records import Backend, BuildSettings, CacheTerms
 PAGE = ROOT / "docs" / "reference" / "builder-settings.md"
 FIXED = {"timing_cache", "calib", "precision", "verdict", "bounds", "rewrite", "add_rule", "jobs"}
 FIXED |= {"build_timeout"}
-TYPED = {"io", "normalize", "preprocess", "forms", "selection_budget", "exclude"}
+TYPED = {"io", "normalize", "preprocess", "forms", "selection_budget", "fused_plugins", "exclude"}
 WHERE = {"executor", "gpu_model", "retries"}
 SHAPES = {"batch", "ranges", "dynamic", "shapes", "axes", "backend"}
 """Fields of a recipe that are no settings of the builder."""

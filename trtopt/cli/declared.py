@@ -149,8 +149,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     FIRST: (),
     "Candidates": ("--include KIND", "--exclude KIND"),
     "Precision": (
-        *("--precision", "--target", "--method", "--table", "--exclude", "--include"),
-        *("--forms", "--selection-budget", "--store-weights", "--random-data", "--verdict"),
+        *("--precision", "--target", "--method", "--table", "--exclude", "--include", "--forms"),
+        *("--selection-budget", "--fused-plugins", "--store-weights", "--random-data", "--verdict"),
         "--allow-fallback",
     ),
     "Accuracy bounds": ("--min-cosine", "--min-sqnr", "--max-error", "--min-top1"),

@@ -378,7 +378,7 @@ class _Writer:
         live = nodes_for(self._graph.node, (value.name for value in self._graph.output))[0]
         refill(self._graph.node, live)
         del self._graph.value_info[:]  # of tensors that have another layout now
-        model, made = self.file.proto, {name for node in live for name in node.output}
+        model, made = self.file.proto, {name for node in live for name in (*node.input, *node.output)}
         drop_unread(model)
         told = {
             "ranges": {name: value for name, value in self._settings.ranges.items() if name in made},

@@ -90,6 +90,10 @@ def set_ranges(trt: Any, network: Any, file: Path) -> int:
     metadata = load_graph(file).metadata_props
     told = json.loads(next((entry.value for entry in metadata if entry.key == RANGES), "{}"))
     ranges, types, found = told.get("ranges", {}), told.get("types", {}), 0
+    for _, tensor in _tensors(network.get_input, network.num_inputs):
+        if tensor.name in ranges:
+            tensor.set_dynamic_range(-ranges[tensor.name], ranges[tensor.name])
+            found += 1
     for layer in map(network.get_layer, range(network.num_layers)):
         for index, tensor in _tensors(layer.get_output, layer.num_outputs):
             if tensor.name in ranges:

@@ -47,6 +47,7 @@ CONDITIONS: dict[str, str | None] = {
     "tiling_optimization_level": "tiling",
     "precision": "weakly_typed",
     "set_output_type": "weakly_typed",
+    "set_dynamic_range": "weakly_typed",
     "attention": None,
     "decomposable": None,
     "node_name": None,

@@ -156,6 +156,18 @@ def test_layers_that_the_file_declares_as_fp32_are_held_there_where_typing_is_we
     assert built.config.get("layers_held_in_fp32") == ("1" if is_weak else None)
 
 
+@each_version
+def test_ranges_in_the_file_are_set_by_name_where_typing_is_weak(dump: str, tmp_path: Path) -> None:
+    surface = Surface(dump)
+    layers(surface)
+    built = build(surface, model=beside_fp16(str(tmp_path)), types=("float16", "float32", "int8"))
+    is_weak = target(dump).weakly_typed
+    calls = surface.called("ITensor.set_dynamic_range")
+    assert [call["max"] for call in calls] == ([1.5, 2.5] if is_weak else [])
+    assert all(call["min"] == -call["max"] for call in calls)
+    assert built.config.get("ranges") == ("2" if is_weak else None)
+
+
 @pytest.mark.parametrize("types", [("float32",), ("float16", "float32", "int8")])
 def test_nothing_is_held_without_16_bit_types_nor_next_to_qdq(types: tuple[str, ...]) -> None:
     surface = Surface("tensorrt-8.6.0")
