@@ -48,7 +48,7 @@ _HIDDEN = (768, 1024)
 """What version 3 of the plugins has kernels for (`qkvToContextInt8InterleavedPlugin.cpp`,
 `skipLayerNormInt8InterleavedKernelHFace.cu`)."""
 _EPSILON = 1e-5
-"""The plugin's is a constant of its kernel; with a smaller one the model's own hardly differs."""
+"""The kernel adds next to nothing to the variance; so does a model with no more than this."""
 _NEAR = 1e-3
 _SPLIT, _TURNED = [0, 2, 1, 3], [0, 2, 3, 1]
 """Transposes of (B, S, heads, 64): of queries and values, and of keys."""
@@ -187,12 +187,10 @@ class _Finder:
                 tensor, own = self._scaled(node)
                 factor *= own
                 continue
-            product, mask = node.input
-            if self._view.made_by(product, "MatMul", "Mul", "Div") is None:
-                product, mask = mask, product
-            if not self._is_zero(mask):
-                raise _Declined(f"the mask {mask!r} is not 0 throughout, whatever the input")
-            tensor = product
+            place = next((place for place in (0, 1) if self._is_zero(node.input[place])), None)
+            if place is None:
+                raise _Declined(f"{node.name} adds a mask that is not 0 throughout, whatever the input")
+            tensor = str(node.input[1 - place])
         node = self._view.made_by(tensor, "MatMul")
         if node is None:
             raise _Declined("its scores are not those of one product")
@@ -202,18 +200,15 @@ class _Finder:
         """Whether the tensor depends on no input, and is zero."""
         if tensor not in self._zeros:
             nodes, needed = nodes_for(self._view.nodes, [tensor])
-            if not needed.isdisjoint(self._view.inputs):
-                return False
-            part = with_nodes(
-                self._model.proto, nodes, (), [onnx.helper.make_empty_tensor_value_info(tensor)]
-            )
             known = self._view.constants.get(tensor)
-            values = (
-                array_of(known, self._model.folder)
-                if known is not None
-                else open_proto(self._model, part).run({})[tensor]
-            )
-            self._zeros[tensor] = not values.any()
+            if known is not None:
+                self._zeros[tensor] = not array_of(known, self._model.folder).any()
+            elif needed.isdisjoint(self._view.inputs):
+                result = onnx.helper.make_empty_tensor_value_info(tensor)
+                part = with_nodes(self._model.proto, nodes, (), [result])
+                self._zeros[tensor] = not open_proto(self._model, part).run({})[tensor].any()
+            else:
+                self._zeros[tensor] = False
         return self._zeros[tensor]
 
     def _scaled(self, node: Node) -> tuple[str, float]:
@@ -270,10 +265,15 @@ class _Finder:
             raise _Declined(f"{tensor!r} is not added to {skip!r} alone: no layer that normalises its sums")
         node = view.made_by(self._step(total.output[0], "LayerNormalization"))
         assert node is not None
-        constants = [view.constants.get(name) for name in node.input[1:]]
-        if len(constants) != 2 or any(one is None or len(one.dims) != 1 for one in constants):
-            raise _Declined(f"{node.name} has no constant scale and bias")
-        if attribute(node, "axis", -1) not in (-1, 2) or attribute(node, "epsilon", _EPSILON) > 2 * _EPSILON:
+        size, constants = (
+            (view.shape(tensor) or ())[-1:],
+            [view.constants.get(name) for name in node.input[1:]],
+        )
+        if len(constants) != 2 or any(one is None or tuple(one.dims) != size for one in constants):
+            raise _Declined(f"{node.name} has no constant scale and bias for each channel")
+        if any(node.output[1:]):
+            raise _Declined(f"{node.name} has further results")
+        if attribute(node, "axis", -1) not in (-1, 2) or attribute(node, "epsilon", _EPSILON) > _EPSILON:
             raise _Declined(f"{node.name}: of another axis, or with a large epsilon")
         return _Norm(node.name, str(node.input[1]), str(node.input[2]), str(node.output[0]))
 
