@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -147,7 +147,7 @@ class _Finder:
         if any(one.source != source for one in qkv):
             raise _Declined("queries, keys and values are not of one tensor")
         shape = view.shape(source)
-        if shape is None or len(shape) != 3 or shape[2] not in _HIDDEN:
+        if shape is None or len(shape) != 3 or shape[0] is None or shape[2] not in _HIDDEN:
             raise _Declined(f"the input's shape is {shape}: hidden sizes are {', '.join(map(str, _HIDDEN))}")
         if shape[1] is None or shape[1] > _TOKENS:
             raise _Declined(f"{shape[1]} tokens, of {_TOKENS} at most")
@@ -156,7 +156,7 @@ class _Finder:
         turned = None if before is None else view.made_by(before.input[0], "Transpose")
         if turned is None or attribute(turned, "perm") != _SPLIT or view.shape(joined) != shape:
             raise _Declined("heads are not joined to what they were split from")
-        projection = self._dense_on(joined)
+        projection = self._dense(self._step(self._step(joined, "MatMul"), "Add"))
         middle = self._norm(projection.result, source)
         inner, outer = self._feed_forward(middle.result)
         return EncoderLayer(
@@ -253,10 +253,6 @@ class _Finder:
             return False
         return {first.data_type, second.data_type} == {onnx.TensorProto.FLOAT}
 
-    def _dense_on(self, tensor: str) -> _Dense:
-        """The product and the sum with constants that alone read a tensor."""
-        return self._dense(self._step(self._step(tensor, "MatMul"), "Add"))
-
     def _norm(self, tensor: str, skip: str) -> _Norm:
         """The normalisation of a tensor's sum with another."""
         view, use = self._view, self._view.only_use(tensor)
@@ -322,14 +318,6 @@ def write_plugins(file: ModelFile, layers: Sequence[EncoderLayer], amax: Mapping
     return writer.file
 
 
-@dataclass
-class _Settings:
-    """What the builder sets: the largest |x| by tensor, and TensorRT's types of layers' results."""
-
-    ranges: dict[str, float] = field(default_factory=dict)
-    types: dict[str, str] = field(default_factory=dict)
-
-
 class _Writer:
     """Appends nodes to a model in place, and keeps what its metadata will say."""
 
@@ -339,8 +327,9 @@ class _Writer:
         self._taken = names_in(self._graph) | {node.name for node in self._graph.node}
         self._packed: dict[str, str] = {}
         """The tensor of (1, E, B·S, 1) by the one of (B, S, E)."""
-        self._settings = _Settings()
-        self._lengths: tuple[str, str] | None = None
+        self._lengths: dict[tuple[int, int], tuple[str, str]] = {}
+        self._ranges: dict[str, float] = {}
+        self._types: dict[str, str] = {}
 
     def layer(self, layer: EncoderLayer) -> None:
         """Write one layer; it must come after the layer that it reads from."""
@@ -354,7 +343,7 @@ class _Writer:
         )
         context = self._plugin(
             "CustomQKVToContextPluginDynamic",
-            [qkv, *(self._lengths or self._add_lengths(batch, tokens))],
+            [qkv, *self._lengths_of(batch, tokens)],
             like,
             hidden_size=hidden,
             num_heads=layer.heads,
@@ -372,8 +361,7 @@ class _Writer:
 
     def finish(self, replaced: set[str]) -> None:
         """Take out what the new nodes replace, and write the settings into the metadata."""
-        kept = [node for node in self._graph.node if node.name not in replaced]
-        refill(self._graph.node, kept)
+        refill(self._graph.node, [node for node in self._graph.node if node.name not in replaced])
         sort_nodes(self._graph)
         live = nodes_for(self._graph.node, (value.name for value in self._graph.output))[0]
         refill(self._graph.node, live)
@@ -381,8 +369,8 @@ class _Writer:
         model, made = self.file.proto, {name for node in live for name in (*node.input, *node.output)}
         drop_unread(model)
         told = {
-            "ranges": {name: value for name, value in self._settings.ranges.items() if name in made},
-            "types": {name: value for name, value in self._settings.types.items() if name in made},
+            "ranges": {name: value for name, value in self._ranges.items() if name in made},
+            "types": {name: value for name, value in self._types.items() if name in made},
         }
         refill(model.metadata_props, [one for one in model.metadata_props if one.key != WEAK_TYPES])
         model.metadata_props.add(key=WEAK_TYPES, value="float16 int8")
@@ -409,7 +397,7 @@ class _Writer:
         return result
 
     def _limit(self, tensor: str, amax: float) -> str:
-        self._settings.ranges[tensor] = max(amax, float(np.finfo(np.float16).tiny))
+        self._ranges[tensor] = max(amax, float(np.finfo(np.float16).tiny))
         return tensor
 
     def _plugin(self, op: str, inputs: Sequence[str], like: str, **fields: Any) -> str:
@@ -418,12 +406,13 @@ class _Writer:
         self._graph.node[-1].domain = _DOMAIN
         return self._limit(made, self._amax[like])
 
-    def _add_lengths(self, batch: int, tokens: int) -> tuple[str, str]:
+    def _lengths_of(self, batch: int, tokens: int) -> tuple[str, str]:
         """Where each sequence begins, and a tensor of which the plugin reads the length alone."""
-        starts = np.arange(batch + 1, dtype=np.int32) * np.int32(tokens)
-        longest = self._constant(np.zeros(tokens, np.int32), "longest_sequence")
-        self._lengths = self._constant(starts, "starts_of_sequences"), longest
-        return self._lengths
+        if (batch, tokens) not in self._lengths:
+            starts = np.arange(batch + 1, dtype=np.int32) * np.int32(tokens)
+            longest = self._constant(np.zeros(tokens, np.int32), "longest_sequence")
+            self._lengths[batch, tokens] = self._constant(starts, "starts_of_sequences"), longest
+        return self._lengths[batch, tokens]
 
     def _product(self, source: str, kernel: NDArray[Any], bias: NDArray[Any], like: str) -> str:
         """A product with a kernel of (out, in) and a sum, as a convolution."""
@@ -444,7 +433,7 @@ class _Writer:
         self._packed[like] = made
         plain = self._node("Identity", [made], like)
         # the last one has no INT8 reader that would ask for its type
-        self._settings.types |= {made: "INT8", plain: "FLOAT"}
+        self._types |= {made: "INT8", plain: "FLOAT"}
         turned = self._node("Transpose", [plain], like, perm=[0, 2, 1, 3])
         shape = self._constant(np.array(self._shape(like), np.int64), f"{like}/shape")
         name = take_name(f"{like}/Reshape", self._taken)

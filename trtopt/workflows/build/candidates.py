@@ -9,9 +9,10 @@ from functools import cached_property, lru_cache
 from math import inf
 from pathlib import Path
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from numpy.typing import NDArray
 
 from trtopt.data import open_data
 from trtopt.data.feeds import seeded_source, specs_of
@@ -251,17 +252,14 @@ class Candidates:
 
     def _ranges_of(self, tensors: tuple[str, ...]) -> CalibrationTable:
         """The largest |x| of tensors, which are the same at every batch size."""
-        made = {name for node in self._model.proto.graph.node for name in node.output}
+        graph, data = self._model.proto.graph, self._request.data
+        made = {name for node in graph.node for name in node.output} | {one.name for one in graph.input}
         if lacking := [name for name in tensors if name not in made]:
             raise ModelError(f"{lacking[0]!r} has no range: rewriting renamed it", "omit --fused-plugins")
         if self._plugin_ranges is None or not self._plugin_ranges.tensors.keys() >= set(tensors):
+            assert data is not None  # the request was refused without
             edges = tuple(Edge(name, "", 0) for name in tensors)
-            data = self._request.data
-            job = replace(
-                job_of(self._request),
-                source=open_data(data) if data is not None else None,
-                model_sha256=self._base.sha256,
-            )
+            job = replace(job_of(self._request), source=open_data(data), model_sha256=self._base.sha256)
             self._plugin_ranges = calibrate(self._model, Plan(edges, (), (), {}, ()), job, Scales({}), MAX)
         return self._plugin_ranges
 
@@ -270,12 +268,16 @@ class Candidates:
         data, specs, found = self._request.data, specs_of(self._model.proto), dict[str, Deviation]()
         assert data is not None  # its ranges come from there
         size = plan.batch.opt[0]
+
+        def unfilled(array: NDArray[Any], like: NDArray[Any]) -> NDArray[Any]:
+            return array if array.shape == like.shape else array[: len(like)]
+
         with scratch_folder() as scratch:
             job = OutputsJob(engine=engine, inputs=specs, data=str(data), batch=size, folder=str(scratch))
             run_job(job, executor)
             for index, feed in enumerate(First(open_data(data), _COMPARED).batches(specs, size)):
                 wanted, got = self._session.run(feed), read_npz(outputs_file(scratch, index))
-                add_outputs(found, wanted, {name: got[name][: len(wanted[name])] for name in got})
+                add_outputs(found, wanted, {name: unfilled(got[name], wanted[name]) for name in got})
         differences = tuple(one.result() for one in found.values())
         judged = self._entry(entry.name, "int8", entry.onnx, entry.folder, None, differences=differences)
         return judged if judged.broken else replace(judged, engines=entry.engines)
