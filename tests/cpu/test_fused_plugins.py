@@ -63,6 +63,7 @@ def test_plugins_are_chosen_where_they_are_fastest(
     assert candidate.differences[0].cosine > 0.999
 
 
+@pytest.mark.long
 def test_plugins_whose_engine_misses_a_bound_are_left_out(
     monkeypatch: pytest.MonkeyPatch, model: Any, tmp_path: Path, wrong: list[bool]
 ) -> None:
