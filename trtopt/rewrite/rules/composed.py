@@ -27,22 +27,6 @@ from trtopt.rewrite.rule import RULES_ALONE, Match, Verdict, at, builds, faster,
 from trtopt.rewrite.scope import Scope
 
 
-@dataclass(frozen=True)
-class Quotient:
-    """`root` computes numerator/√(mean(square²) + epsilon), the mean over `axes`; `inner` lie between.
-
-    `scale` is a constant that the numerator was multiplied with first, if any.
-    """
-
-    root: Any
-    numerator: Any
-    square: Any
-    scale: Any | None
-    axes: list[int]
-    epsilon: float
-    inner: list[Any]
-
-
 def _root_of(scope: Scope, tensor: Any, power: float) -> tuple[Any, list[Any]] | None:
     """r and the nodes between, if `tensor` is √r (power ½) or 1/√r (power −½)."""
     node = scope.producer(tensor, "Pow", "Sqrt", "Reciprocal", "Div")
@@ -57,51 +41,66 @@ def _root_of(scope: Scope, tensor: Any, power: float) -> tuple[Any, list[Any]] |
     return None if below is None else (below[0], [node, *below[1]])
 
 
-def _take_scale(scope: Scope, tensor: Any, square: Any) -> tuple[Any, Any | None, list[Any]]:
-    """`tensor` taken apart into `square`, a constant and the Mul between, if that is what it is.
+@dataclass(frozen=True)
+class Normalised:
+    """`root` computes `centred`/√(mean(centred²) + epsilon), and that is `source` − mean(source).
 
-    Of two Casts of one tensor, of which exporters leave some, the second is as good as the first.
+    Both means are over `axes`, the last ones; `inner` lie between. `scale` is a constant that the numerator
+    was multiplied with first, if any.
     """
-    first, second = scope.producer(tensor, "Cast"), scope.producer(square, "Cast")
-    if first is not None and second is not None and first.inputs[0] is second.inputs[0]:
-        return (square if first.attrs["to"] == second.attrs["to"] else tensor), None, []
-    node = scope.producer(tensor, "Mul")
-    for other, constant in () if node is None else inputs_either_way(node):
-        if other is square and scope.is_constant(constant):
-            return square, constant, [node]
-    return tensor, None, []
+
+    root: Any
+    source: Any
+    centred: Any
+    scale: Any | None
+    axes: list[int]
+    epsilon: float
+    inner: list[Any]
 
 
-def _match_quotient(scope: Scope, node: Any) -> Quotient | None:
+def _match_normalised(scope: Scope, node: Any) -> Normalised | None:
     """The normalisation whose last step is `node`, a Div or Mul."""
     sides = [tuple(node.inputs)] if node.op == "Div" else list(inputs_either_way(node))
     for numerator, other in sides:
         under = _root_of(scope, other, 0.5 if node.op == "Div" else -0.5)
         plus = None if under is None else scope.producer(under[0], "Add")
-        if under is None or plus is None:
-            continue
-        for variance, constant in inputs_either_way(plus):
+        for variance, constant in () if plus is None else inputs_either_way(plus):
             epsilon, mean = scope.scalar(constant), scope.producer(variance, "ReduceMean")
-            squared = None if mean is None else square_of(scope, mean.inputs[0])
-            axes = None if mean is None else axes_of(scope, mean)
-            if mean is None or squared is None or not axes or epsilon is None or not keeps_axes(mean):
+            centred = None if mean is None else square_of(scope, mean.inputs[0])
+            minus = None if centred is None else scope.producer(centred, "Sub")
+            axes = None if minus is None else _shared_axes(scope, mean, minus)
+            scaled = _scaled_by(scope, numerator, centred)
+            if under is None or mean is None or minus is None or axes is None:
                 continue
-            top, scale, before = _take_scale(scope, numerator, squared)
-            inner = [*under[1], plus, mean, mean.inputs[0].inputs[0], *before]
-            return Quotient(node, top, squared, scale, axes, epsilon, inner)
+            if epsilon is None or scaled is None:
+                continue
+            scale, before = scaled
+            square, average = scope.producer(mean.inputs[0]), scope.producer(minus.inputs[1])
+            inner = [*under[1], plus, mean, square, *before, minus, average]
+            return Normalised(node, minus.inputs[0], centred, scale, axes, epsilon, inner)
     return None
 
 
-def _match_centred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
-    """x and the nodes between, if numerator and square are both x − mean(x) over the same, last axes."""
-    minus = scope.producer(found.numerator, "Sub")
-    mean = None if minus is None else scope.producer(minus.inputs[1], "ReduceMean")
-    if minus is None or mean is None or found.square is not found.numerator:
+def _scaled_by(scope: Scope, tensor: Any, centred: Any) -> tuple[Any | None, list[Any]] | None:
+    """The constant that `tensor` is the multiple of `centred` by, None for 1, and the Mul between."""
+    if tensor is centred:
+        return None, []
+    node = scope.producer(tensor, "Mul")
+    ways = () if node is None else inputs_either_way(node)
+    return next(
+        ((constant, [node]) for other, constant in ways if other is centred and scope.is_constant(constant)),
+        None,
+    )
+
+
+def _shared_axes(scope: Scope, mean: Any, minus: Any) -> list[int] | None:
+    """The axes of `mean`, if `minus` subtracts a mean over the same, and they are the last."""
+    source, average = minus.inputs[0], scope.producer(minus.inputs[1], "ReduceMean")
+    axes, rank = axes_of(scope, mean), scope.rank(source)
+    if average is None or average.inputs[0] is not source or not axes or rank is None:
         return None
-    same = mean.inputs[0] is minus.inputs[0] and axes_of(scope, mean) == found.axes and keeps_axes(mean)
-    rank = scope.rank(minus.inputs[0])
-    are_last = rank is not None and found.axes == list(range(rank - len(found.axes), rank))
-    return (minus.inputs[0], [minus, mean]) if same and are_last else None
+    is_same = axes_of(scope, average) == axes and keeps_axes(average) and keeps_axes(mean)
+    return axes if is_same and axes == list(range(rank - len(axes), rank)) else None
 
 
 @dataclass(frozen=True)
@@ -132,17 +131,17 @@ def _with_constants(scope: Scope, start: Affine) -> Affine:
     return found
 
 
-def _in_half(scope: Scope, found: Quotient, source: Any, inner: list[Any]) -> Affine | None:
+def _in_half(scope: Scope, found: Normalised) -> Affine | None:
     """Where only the quotient is in FP32: FP16 or BF16 → Cast → quotient → Cast → Mul [→ Add].
 
     ONNX's operator with `stash_type` 1, the default, casts in the same two places.
     """
-    first, back = scope.producer(source, "Cast"), scope.only_use(found.root.outputs[0], "Cast")
+    first, back = scope.producer(found.source, "Cast"), scope.only_use(found.root.outputs[0], "Cast")
     if first is None or back is None or found.scale is not None:
         return None
     if first.attrs["to"] != onnx.TensorProto.FLOAT or back.attrs["to"] != scope.element(first.inputs[0]):
         return None
-    start = Affine(first.inputs[0], back, [*inner, found.root], None, None)
+    start = Affine(first.inputs[0], back, [*found.inner, found.root], None, None)
     affine = _with_constants(scope, start)
     return None if affine.scale is None else affine
 
@@ -256,19 +255,15 @@ def layer_norm(scope: Scope) -> Iterator[Match]:
     time.
     """
     for node in scope.nodes("Div", "Mul"):
-        found = _match_quotient(scope, node)
-        centred = None if found is None else _match_centred(scope, found)
-        if found is None or centred is None:
-            continue
-        source, inner = centred[0], [*found.inner, *centred[1]]
-        affine = _in_half(scope, found, source, inner) or _with_constants(
-            scope, Affine(source, node, inner, found.scale, None)
-        )
-        yield Match(affine.last, _layer_norm(scope, found, affine))
+        found = _match_normalised(scope, node)
+        if found is not None:
+            bare = Affine(found.source, node, found.inner, found.scale, None)
+            affine = _in_half(scope, found) or _with_constants(scope, bare)
+            yield Match(affine.last, _layer_norm(scope, found, affine))
 
 
-def _layer_norm(scope: Scope, found: Quotient, affine: Affine) -> Verdict:
-    shape = tuple((found.numerator.shape or ())[-len(found.axes) :])
+def _layer_norm(scope: Scope, found: Normalised, affine: Affine) -> Verdict:
+    shape = tuple((found.centred.shape or ())[-len(found.axes) :])
     is_known = len(shape) == len(found.axes) and all(isinstance(axis, int) for axis in shape)
     bare = affine.scale is None and affine.shift is None
     if is_known and (prod(shape) > LONGEST or (bare and len(shape) > 1)):
@@ -277,7 +272,7 @@ def _layer_norm(scope: Scope, found: Quotient, affine: Affine) -> Verdict:
         return f"LayerNormalization needs opset 17, the model has {scope.opset}: export it at 17"
     if not is_known:
         return "a normalised axis is dynamic, or not known"
-    if not scope.is_float(found.numerator):
+    if not scope.is_float(found.centred):
         return "the type is not FP32 or FP16"
     if not (_spreads(scope, affine.scale, shape) and _spreads(scope, affine.shift, shape)):
         return "scale or shift vary along another axis"
