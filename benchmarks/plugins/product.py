@@ -191,7 +191,7 @@ def main() -> None:
     encoder = Encoder(layers=given.layers, batch="N", tokens=TOKENS, inner=4 * HIDDEN)
     onnx.save(encoder.model(), model)
     random = np.random.default_rng(2)
-    np.savez(data, x=random.standard_normal((32, TOKENS, HIDDEN), np.float32))
+    np.savez(data, x=random.standard_normal((16, TOKENS, HIDDEN), np.float32))
 
     def whole_graph() -> object:
         import onnxruntime
