@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import onnx
 import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
+from tests.support.networks import Net
 from trtopt.api import explain, profile
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.records import Explanation, ProfileReport, read_versioned, to_json
@@ -83,3 +86,67 @@ def test_a_profile_of_other_engines_in_a_build_folder_is_refused(
     assert "does not exist" in trtopt_cli.fails(2, "explain", folder, "nowhere")
     (trtopt_cli.folder / "profile.json").write_text("{}")
     assert "read as a profile" in trtopt_cli.fails(1, "explain", "profile.json", "profile.json")
+
+
+GATES = "gates of squeeze-and-excitation that B has in float between INT8"
+
+
+def gated_builds(folder: Path) -> tuple[Path, Path]:
+    """A model with a gate of squeeze-and-excitation in FP32, and in INT8 with that gate in float."""
+    net = Net(17, x=("N", 32, 14, 14))
+    maps = net.node("Relu", "relu", net.conv("conv1", "x", 32, 32))
+    signal = net.conv("reduce", net.node("GlobalAveragePool", "pool", maps), 32, 8, 1)
+    signal = net.conv("expand", net.node("Relu", "inner", signal), 8, 32, 1)
+    gated = net.node("Mul", "gated", maps, net.node("Sigmoid", "sigmoid", signal))
+    onnx.save(net.model(net.conv("conv2", gated, 32, 32)), folder / "se.onnx")
+    samples = np.random.default_rng(0).normal(size=(16, 32, 14, 14)).astype(np.float32)
+    np.savez(folder / "se.npz", x=samples)
+    options = {"backend": "onnxruntime", "batch": 1}
+    trtopt.build(folder / "se.onnx", folder / "a", **options)
+    data = folder / "se.npz"
+    trtopt.build(folder / "se.onnx", folder / "b", precision="int8", data=data, verdict=False, **options)
+    return folder / "a", folder / "b"
+
+
+def test_remedies_are_built_and_take_turns_with_both(trtopt_cli: CommandLine) -> None:
+    a, b = gated_builds(trtopt_cli.folder)
+    measured = profile(b, duration=0.1)
+    (own,) = measured.engines
+    layers = tuple(  # a gate that costs time for certain
+        msgspec.structs.replace(one, ms=10.0) if {*one.onnx_nodes} & {*own.float_gates} else one
+        for one in own.layers
+    )
+    saved(msgspec.structs.replace(measured, engines=(msgspec.structs.replace(own, layers=layers),)), b)
+    before = sorted(b.iterdir())
+    wanted = ("--data", "se.npz", "--try", "gates", "--try", "reformats")
+    done = trtopt_cli("explain", a, b, "--duration", "0.1", *wanted, "--json", "e.json")
+    assert done.returncode == 0, done.stderr
+    found = read_versioned((trtopt_cli.folder / "e.json").read_bytes(), Explanation)
+    by_option = {one.option: one for one in found.engines[0].trials}
+    gates = by_option["--forms gates=int8"]
+    (cause,) = (one for one in found.engines[0].causes if one.cause == GATES)
+    assert gates.causes == (GATES,)
+    assert gates.predicted_ms == cause.cost_ms > 0
+    assert gates.against_b is not None
+    assert min(gates.ms or 0, gates.a_ms or 0, gates.b_ms or 0) > 0
+    assert gates.gain_ms == pytest.approx((gates.b_ms or 0) - (gates.ms or 0))
+    assert gates.sqnr_db is not None
+    residual = by_option["--forms residual=skip"]
+    assert (residual.ms, residual.reason) == (None, "it changes nothing in B's graph")
+    assert sorted(b.iterdir()) == before
+
+
+def test_what_cannot_be_tried_says_why(in_fp32: ProfileReport, cpu_build: Path, tmp_path: Path) -> None:
+    slower = in_fp32.engines[1]
+    layers = tuple(msgspec.structs.replace(one, ms=(one.ms or 0) / 2) for one in slower.layers)
+    faster = msgspec.structs.replace(slower, layers=layers, latency_ms=0.9 * (slower.latency_ms or 0))
+    a = saved(msgspec.structs.replace(in_fp32, engines=(faster,)), tmp_path / "a")
+    found = explain(a, cpu_build, batch=8, duration=0.1, remedies=["products"])
+    (trial,) = found.engines[0].trials
+    assert (trial.ms, trial.reason) == (None, "no remedy is known")
+    with pytest.raises(UsageError, match="no cause"):
+        explain(a, cpu_build, batch=8, duration=0.1, remedies=["attention"])
+    with pytest.raises(UsageError, match="without engines"):
+        explain(a, a, remedies=["all"])
+    spent = explain(a, cpu_build, batch=8, duration=0.1, remedies=["all"], budget=0.001)
+    assert not any(one.ms for one in spent.engines[0].trials)

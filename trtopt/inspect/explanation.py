@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from statistics import median
 from typing import TypeVar
 
 from trtopt.inspect.costs import family_of
@@ -27,11 +28,13 @@ class Part:
     nodes: tuple[str, ...] = ()
     layer: str = ""
 
-    @property
-    def keys(self) -> list[str]:
-        """Its nodes, else its name; a reformat has the nodes of all that it feeds, and would tie these."""
+    def keys(self, common: Set[str]) -> list[str]:
+        """Its nodes that both engines have, else its name: nodes may be called otherwise in the other.
+
+        A reformat has the nodes of all that it feeds, and would tie these.
+        """
         nodes = () if self.family == "reformat" else self.nodes
-        return [f"node {name}" for name in nodes] or [f"name {self.name}"]
+        return [f"node {name}" for name in nodes if name in common] or [f"name {self.name}"]
 
 
 def differences(a: Sequence[EngineProfile], b: Sequence[EngineProfile]) -> tuple[EngineDifference, ...]:
@@ -44,7 +47,8 @@ def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
     """By kernels where both profiles have them, else by layers."""
     by_kernels = a.kernels is not None and b.kernels is not None
     first, second = (_Side(one, by_kernels) for one in (a, b))
-    groups = connected(first.parts, second.parts, lambda part: part.keys)
+    common = first.nodes & second.nodes
+    groups = connected(first.parts, second.parts, lambda part: part.keys(common))
     return EngineDifference(
         batch=b.batch,
         a=f"{a.engine.label} ({a.engine.sha256[:12]})",
@@ -69,7 +73,11 @@ class _Side:
             ]
         else:
             self.parts = [_part_of(layer) for layer in profile.layers if layer.ms]
+        self.nodes = {name for layer in profile.layers for name in layer.onnx_nodes}
+        self.nodes.update(name for part in self.parts for name in part.nodes)
         self.gap_ms = 0.0 if kernels is None else kernels.gap_ms
+        self.gaps = [] if kernels is None else [row.gap_ms for row in kernels.rows if row.gap_ms > 0]
+        self.float_gates = {*profile.float_gates}
         taken = _ms(self.parts) + self.gap_ms
         self.latency_ms = taken if profile.latency_ms is None else profile.latency_ms
         self.rest_ms = self.latency_ms - taken
@@ -127,18 +135,27 @@ _Group = tuple[Sequence[Part], Sequence[Part]]
 
 @dataclass(frozen=True)
 class _Reason:
+    """`options` are what the remedy changes of a recipe, `excludes` that it keeps the nodes in float."""
+
     text: str
     remedy: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    excludes: bool = False
 
 
 _MOVES: frozenset[KernelFamily] = frozenset({"reformat", "weight copy", "copy", "memset"})
-_MERGE = "--forms qkv=merged for INT8, else --add-rule merge-matmuls: merges them in the graph"
-_NARROW = "--forms rest=half: FP16 between Q/DQ"
+_MERGE = (
+    "--forms qkv=merged for INT8, else --add-rule merge-matmuls: merges them in the graph",
+    (("forms", "qkv=merged"), ("add_rule", "merge-matmuls")),
+)
+_NARROW = ("--forms rest=half: FP16 between Q/DQ", (("forms", "rest=half"),))
 _REASONS: dict[KernelFamily, _Reason] = {
     "reformat": _Reason(
-        "reformats, Q and DQ", "--exclude what they surround; in front of sums, another --forms residual"
+        "reformats, Q and DQ",
+        "in front of sums, another --forms residual; --exclude what they surround",
+        (("forms", "residual=skip"),),
     ),
-    "weight copy": _Reason("copies of weights", _MERGE),
+    "weight copy": _Reason("copies of weights", *_MERGE),
     "copy": _Reason("copies"),
     "memset": _Reason("memory sets"),
     "split-k": _Reason("sums of split products"),
@@ -146,6 +163,16 @@ _REASONS: dict[KernelFamily, _Reason] = {
 }
 """Of what is not called after its family."""
 _GAPS, _REST = "gaps between kernels", "launching, and what profiling changes"
+_LAUNCHES = "launch overhead: the usual gap in front of each kernel"
+_GATES = (
+    _Reason("gates of squeeze-and-excitation that A has in float between INT8"),
+    _Reason(
+        "gates of squeeze-and-excitation that B has in float between INT8",
+        "--forms gates=int8",
+        (("forms", "gates=int8"),),
+    ),
+)
+"""By the side that has them: all that computes them, and reformats around them."""
 _NODES = 3
 
 
@@ -164,17 +191,38 @@ def _causes(a: _Side, b: _Side, groups: Sequence[_Group]) -> tuple[Cause, ...]:
             b_parts=len(theirs),
             nodes=_most_changed(ours, theirs),
             remedy=reason.remedy if _ms(theirs) > _ms(ours) else "",
+            options=_options(reason, theirs) if _ms(theirs) > _ms(ours) else {},
         )
         for reason, (ours, theirs) in by_reason.items()
     ]
     found.append(Cause(cause=_REST, a_ms=a.rest_ms, b_ms=b.rest_ms))
-    if a.gap_ms or b.gap_ms:
-        found.append(Cause(cause=_GAPS, a_ms=a.gap_ms, b_ms=b.gap_ms))
+    found += _gaps(a, b)
     return tuple(sorted(found, key=lambda one: -abs(one.cost_ms)))
+
+
+def _gaps(a: _Side, b: _Side) -> Iterator[Cause]:
+    """Time in which no kernel runs: up to the median gap of both it is the launch's, beyond that it waits."""
+    if not a.gap_ms and not b.gap_ms:
+        return
+    gaps = [*a.gaps, *b.gaps]
+    usual = median(gaps) if gaps else 0.0
+    ours, theirs = (min(side.gap_ms, sum(min(gap, usual) for gap in side.gaps)) for side in (a, b))
+    if ours or theirs:
+        yield Cause(cause=_LAUNCHES, a_ms=ours, b_ms=theirs)
+    yield Cause(cause=_GAPS, a_ms=a.gap_ms - ours, b_ms=b.gap_ms - theirs)
+
+
+def _options(reason: _Reason, theirs: Sequence[Part]) -> dict[str, tuple[str, ...]]:
+    """The remedy as fields of a recipe."""
+    options: dict[str, tuple[str, ...]] = {name: (value,) for name, value in reason.options}
+    if reason.excludes:
+        options["exclude"] = tuple(dict.fromkeys(name for part in theirs for name in part.nodes))
+    return options
 
 
 def _by_reason(group: _Group, sides: tuple[_Side, _Side]) -> Iterator[tuple[int, Part, _Reason]]:
     """The reason that each part of common nodes counts for, with its side."""
+    gates = [sides[0].float_gates - sides[1].float_gates, sides[1].float_gates - sides[0].float_gates]
     attended = {name for side in group for part in side if part.family == "attention" for name in part.nodes}
     products = [
         [part for part in side if part.family == "product" and not attended.issuperset(part.nodes)]
@@ -182,7 +230,10 @@ def _by_reason(group: _Group, sides: tuple[_Side, _Side]) -> Iterator[tuple[int,
     ]
     for side, parts in enumerate(group):
         for part in parts:
-            if part.nodes and attended.issuperset(part.nodes):
+            gated = [own for own, names in enumerate(gates) if not names.isdisjoint(part.nodes)]
+            if gated:
+                yield side, part, _GATES[gated[0]]
+            elif part.nodes and attended.issuperset(part.nodes):
                 yield side, part, _attention(group)
             elif part.family == "product":
                 yield side, part, _products(*products)
@@ -197,6 +248,7 @@ _FUSED = (
     _Reason(
         "fusions that B lost: pointwise work that A has within products",
         "for HardSwish --forms activation=int8; trtopt profile lists what was not fused, and why",
+        (("forms", "activation=int8"),),
     ),
 )
 """By the side that has the work in parts of its own."""
@@ -207,7 +259,9 @@ def _attention(group: _Group) -> _Reason:
     if all(has_one):
         return _Reason("attention")
     if has_one[0]:
-        return _Reason("attention that only A has in one kernel", "--forms attention=on")
+        return _Reason(
+            "attention that only A has in one kernel", "--forms attention=on", (("forms", "attention=on"),)
+        )
     return _Reason("attention that only B has in one kernel")
 
 
@@ -217,17 +271,19 @@ def _products(ours: Sequence[Part], theirs: Sequence[Part]) -> _Reason:
         return _Reason(f"products, {_types(ours or theirs)}: only in {'A' if ours else 'B'}")
     a_merges, b_merges = _merges(ours, theirs), _merges(theirs, ours)
     if a_merges and not b_merges:
-        return _Reason("products that only A merges", _MERGE)
+        return _Reason("products that only A merges", *_MERGE)
     if b_merges and not a_merges:
         return _Reason("products that only B merges")
     types = _types(ours) if _types(ours) == _types(theirs) else f"{_types(ours)} → {_types(theirs)}"
     before, after = _bits(ours), _bits(theirs)
-    remedy = ""
-    if before and after and before != after:
-        remedy = _NARROW if after > before else "--exclude these nodes: they stay in float"
     cost_ms = _ms(theirs) - _ms(ours)
     trend = ": slower" if cost_ms > 0 else ": faster" if cost_ms < 0 else ""
-    return _Reason(f"products, {types}{trend}", remedy)
+    text = f"products, {types}{trend}"
+    if not before or not after or before == after:
+        return _Reason(text)
+    if after > before:
+        return _Reason(text, *_NARROW)
+    return _Reason(text, "--exclude these nodes: they stay in float", excludes=True)
 
 
 def _merges(ours: Sequence[Part], theirs: Sequence[Part]) -> bool:
@@ -239,7 +295,7 @@ def _others(family: KernelFamily, group: _Group) -> _Reason:
     """By family, and by whether B runs them in a wider type."""
     ours, theirs = ([part for part in side if part.family == family] for side in group)
     if family not in _MOVES and 0 < _bits(ours) < _bits(theirs):
-        return _Reason(f"{family}, {_types(ours)} → {_types(theirs)}: wider in B", _NARROW)
+        return _Reason(f"{family}, {_types(ours)} → {_types(theirs)}: wider in B", *_NARROW)
     return _REASONS.get(family, _Reason(family))
 
 
@@ -265,6 +321,12 @@ def _most_changed(ours: Sequence[Part], theirs: Sequence[Part]) -> tuple[str, ..
             changes[in_any_block(part.nodes[:1])] += sign * part.ms
     costliest = sorted(filter(None, changes), key=lambda nodes: -abs(changes[nodes]))
     return tuple(name for (name,) in costliest[:_NODES])
+
+
+def largest_costs(found: EngineDifference) -> str:
+    """What B loses most by, of what its parts and gaps take; empty where nothing costs it."""
+    costly = [one for one in found.causes if one.cost_ms > 0 and one.cause != _REST]
+    return ", ".join(f"{one.cost_ms:.3f} ms in {one.cause}" for one in costly[:2])
 
 
 # Parts that were replaced.

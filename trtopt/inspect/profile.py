@@ -9,6 +9,7 @@ import numpy as np
 
 from trtopt.inspect.costs import furthest_above, total, with_floors
 from trtopt.inspect.fusion import fused, unfused
+from trtopt.inspect.gates import float_gates
 from trtopt.inspect.graph import Graph
 from trtopt.inspect.inspector import EngineDescription
 from trtopt.inspect.kernels.report import report_kernels
@@ -107,6 +108,7 @@ def profile_point(
         by_dtype=by_dtype(layers),
         by_module=by_module(layers),
         coverage=coverage,
+        float_gates=float_gates(graph),
         fusions=fused(layers),
         unfused=unfused(layers, graph),
         receipt=receipt(layers, weakly_typed=weakly_typed),

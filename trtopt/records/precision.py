@@ -222,7 +222,7 @@ class QuantizeReport(Result, Record, frozen=True, kw_only=True):
     `samples` and `held` are the table's; `compared` is the number of samples for comparing outputs.
     """
 
-    schema: str = "trtopt.quantization/1"
+    schema: str = "trtopt.quantization/2"
     source: str
     out: str
     calibration_table: str | None = msgspec.field(name="table")
@@ -233,6 +233,8 @@ class QuantizeReport(Result, Record, frozen=True, kw_only=True):
     held: int = 0
     compared: int
     random_data: bool
+    forms: str = ""
+    exclude: tuple[str, ...] = ()
     pairs: int
     weights: int
     decisions: tuple[Decision, ...]

@@ -8,7 +8,7 @@ from trtopt.records.base import Record, Result, ResultFile, Shape
 from trtopt.records.bench import BenchReport, EngineRef, Launch
 from trtopt.records.build import Manifest
 from trtopt.records.machine import Environment
-from trtopt.records.precision import CheckReport
+from trtopt.records.precision import CheckReport, ComparisonVerdict
 from trtopt.records.tune import Ledger
 
 # ── the engine as its inspector describes it ────────────────────────────────────────────────────────────
@@ -332,12 +332,14 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     layers_graph: bool = False
     """Whether the layers were timed in replays of a CUDA graph."""
     kernels: KernelReport | None = None
+    float_gates: tuple[str, ...] = ()
+    """Nodes of squeeze-and-excitation in float, of a graph with Q/DQ."""
 
 
 class ProfileReport(Result, ResultFile, frozen=True, kw_only=True):
     """The result file of `trtopt profile`. `missing` lists what is unknown, and why."""
 
-    schema: str = "trtopt.profile/5"
+    schema: str = "trtopt.profile/6"
     environment: Environment
     model_sha256: str
     peaks: DevicePeaks | None
@@ -385,13 +387,14 @@ class Cause(Change, frozen=True, kw_only=True):
     """One of the reasons why two engines differ in time; `a_parts` and `b_parts` count kernels or layers.
 
     `nodes` are those that it changes most, the costliest first. `remedy` is what may save B its cost; empty
-    where it costs nothing, or where nothing is known to.
+    where it costs nothing, or where nothing is known to. `options` are fields of a recipe that do it.
     """
 
     cause: str
     a_parts: int = 0
     b_parts: int = 0
     remedy: str = ""
+    options: dict[str, tuple[str, ...]] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
 
 
 class Replacement(Change, frozen=True, kw_only=True):
@@ -400,6 +403,29 @@ class Replacement(Change, frozen=True, kw_only=True):
     a: tuple[str, ...]
     b: tuple[str, ...]
     blocks: int = 1
+
+
+class Trial(Record, frozen=True, kw_only=True):
+    """A remedy of some causes, built and measured in turns with B, and with A if that has engines.
+
+    `predicted_ms` is the causes' cost, which it saves at most. `reason` says why it could not be tried; the
+    measured medians are None then. `sqnr_db` is of the output that errs most, where outputs were compared.
+    """
+
+    option: str
+    causes: tuple[str, ...]
+    predicted_ms: float
+    ms: float | None = None
+    a_ms: float | None = None
+    b_ms: float | None = None
+    against_b: ComparisonVerdict | None = None
+    sqnr_db: float | None = None
+    reason: str = ""
+
+    @property
+    def gain_ms(self) -> float | None:
+        """What B saves by it."""
+        return None if self.ms is None or self.b_ms is None else self.b_ms - self.ms
 
 
 class EngineDifference(Record, frozen=True, kw_only=True):
@@ -416,12 +442,13 @@ class EngineDifference(Record, frozen=True, kw_only=True):
     parts: Literal["kernels", "layers"]
     causes: tuple[Cause, ...]
     replaced: tuple[Replacement, ...]
+    trials: tuple[Trial, ...] = ()
 
 
 class Explanation(Result, ResultFile, frozen=True, kw_only=True):
     """The result file of `trtopt explain`: why B's engines are slower or faster than those of A."""
 
-    schema: str = "trtopt.explanation/1"
+    schema: str = "trtopt.explanation/2"
     a: str
     b: str
     device: str

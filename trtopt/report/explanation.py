@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.records import Cause, EngineDifference, Explanation, Replacement
+from trtopt.records import Cause, EngineDifference, Explanation, Replacement, Trial
 from trtopt.report.charts import Channel, Row, chart, coloured, listed, marks
 from trtopt.report.view import (
     Block,
@@ -59,6 +59,12 @@ def difference_blocks(found: EngineDifference) -> Iterator[Block]:
         Column("of what", lambda one: one.cause, fit="fold"),
         Column("what to try", lambda one: one.remedy or "none known", fit="fold"),
     ]
+    trials: list[Column[Trial]] = [
+        Column("predicted ms", lambda one: one.predicted_ms, ".4f"),
+        Column("saved ms", lambda one: one.gain_ms, "+.4f"),
+        Column("SQNR dB", lambda one: one.sqnr_db, ".1f"),
+        Column("remedy, its causes, what came of it", _trial, fit="fold"),
+    ]
     replaced: list[Column[Replacement]] = [
         Column("A ms", lambda one: one.a_ms, ".4f", width=6),
         Column("B ms", lambda one: one.b_ms, ".4f", width=6),
@@ -72,6 +78,8 @@ def difference_blocks(found: EngineDifference) -> Iterator[Block]:
     costly = [one for one in found.causes if one.cost_ms > _SHOWN * found.a_ms]
     if costly:
         yield table("what B loses, and may gain at most by a change", remedies, costly)
+    if found.trials:
+        yield table("remedies tried in turns with B", trials, found.trials)
     if found.replaced:
         yield table(f"{found.parts} that were replaced", replaced, found.replaced, top=_TOP_REPLACED)
 
@@ -80,6 +88,14 @@ def _change_text(found: EngineDifference) -> str:
     gap = found.b_ms - found.a_ms
     share = f", {gap / found.a_ms:+.1%}" if found.a_ms else ""
     return f"{found.a_ms:.4f} → {found.b_ms:.4f} ms ({gap:+.4f} ms{share})"
+
+
+def _trial(one: Trial) -> str:
+    """Predictions are what the causes cost: a remedy saves that at most."""
+    came = f"not tried: {one.reason}" if one.against_b is None else f"{one.against_b.verdict} than B"
+    if one.ms is not None and one.b_ms is not None:
+        came += f", {one.b_ms:.4f} → {one.ms:.4f} ms" + (f" (A {one.a_ms:.4f})" if one.a_ms else "")
+    return f"{one.option or 'no option'}, for {'; '.join(one.causes)}: {came}"
 
 
 def _replaced(one: Replacement) -> str:

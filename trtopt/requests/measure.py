@@ -136,6 +136,20 @@ class ExplainRequest(RunOptions):
     duration: Annotated[shared.Duration, "Seconds of the latency pass of what is profiled, up to a day."] = (
         1.0
     )
+    remedies: Annotated[
+        Sequence[str],
+        Option(
+            "Build what may save the cost of CAUSE, a part of its name, or of all, and measure it in turns "
+            "with B and A.",
+            python="causes whose remedies are built and measured in turns with B and A: parts of their "
+            "names, or all.",
+            flag="--try",
+            metavar="CAUSE|all",
+        ),
+    ] = ()
+    budget: Annotated[
+        str | float, Option("Time to try remedies in, as 90s or 10m; none is begun later.", metavar="TIME")
+    ] = "30m"
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,26 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_PART = re.compile(f"({_NUMBER})([smh])")
+_MAX_S = 7 * 86400.0
+
+
+def parse_budget(text: str) -> float:
+    """`90s`, `30m`, `1h30m` or plain seconds."""
+    parts = _PART.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text:
+        seconds = sum(float(number) * _PER_UNIT[unit] for number, unit in parts)
+    elif re.fullmatch(_NUMBER, text):
+        seconds = float(text)
+    else:
+        raise UsageError(f"--budget {text}: not a duration", "write, say, --budget 30m, 90s or 1h30m")
+    if not 0 < seconds <= _MAX_S:
+        raise UsageError(f"--budget {text}: out of range", "give more than 0 seconds, at most a week")
+    return seconds
+
+
 def parse_shares_of_lengths(text: str) -> dict[int, float]:
     """`128:0.7,384:0.3` as shares by length."""
     shares: dict[int, float] = {}

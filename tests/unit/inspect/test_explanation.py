@@ -158,6 +158,36 @@ def test_an_attention_of_one_kernel_against_its_products_is_one_cause() -> None:
     assert named(whole, opaque("b", row("attention", "q softmax v", 2.0))) == ["attention"]
 
 
+GATE = "gates of squeeze-and-excitation that B has in float between INT8"
+
+
+def test_a_gate_in_float_is_a_cause_with_the_reformats_around_it() -> None:
+    fast = engine("a", part("mul", "pool fc mul", 1.0, "Mul", dtype="int8"))
+    slow = engine("b", part("pool", "pool", 1.0, "GlobalAveragePool"), part("fc", "fc", 1.0),
+                  part("mul", "mul", 1.0, "Mul"), part("r", "mul", 1.0, is_reformat=True))  # fmt: skip
+    in_float = replace(slow, float_gates=("pool", "fc", "mul"))
+    (cause,) = (one for one in difference(fast, in_float).causes if one.cost_ms > 0)
+    assert (cause.cause, cause.cost_ms, cause.options) == (GATE, 3.0, {"forms": ("gates=int8",)})
+    assert GATE not in [one.cause for one in difference(in_float, in_float).causes]
+
+
+def test_gaps_up_to_the_usual_one_are_of_launches_and_add_up_with_the_others() -> None:
+    def with_gaps(label: str, *gaps: float) -> EngineProfile:
+        rows = [replace(row("product", f"n{index}", 1.0), gap_ms=gap) for index, gap in enumerate(gaps)]
+        made = replace(kernels(*rows), gap_ms=sum(gaps))
+        return replace(engine(label, profiled("foreign", "n0", 9.0, is_opaque=True)), kernels=made)
+
+    found = difference(with_gaps("a", 0.0, 0.1), with_gaps("b", 0.0, 0.1, 0.1, 0.1, 0.5))
+    by_name = {one.cause.partition(":")[0]: one for one in found.causes}
+    launches, others = by_name["launch overhead"], by_name["gaps between kernels"]
+    assert (launches.a_ms, launches.b_ms) == pytest.approx((0.1, 0.4))
+    assert (others.a_ms, others.b_ms) == pytest.approx((0.0, 0.4))
+
+
+def test_parts_whose_nodes_are_called_otherwise_are_known_by_their_kernels() -> None:
+    assert costs([CONV, part("gemm", "old", 1.0)], [CONV, part("gemm", "new", 1.0)]) == {}
+
+
 def test_what_was_replaced_is_the_costliest_first_and_once_for_all_blocks() -> None:
     a = [part("t1", f"block.{n}/conv", 1.0) for n in range(3)] + [part("same", "exp", 9.0, "Exp")]
     b = [part("t2", f"block.{n}/conv", 2.0) for n in range(3)] + [part("same", "exp", 1.0, "Exp")]

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from trtopt.builder.shapes import batch_range
 from trtopt.errors import UsageError
-from trtopt.requests.shared import parse_batches, parse_lengths_of_axis, parse_range
+from trtopt.requests.shared import parse_batches, parse_budget, parse_lengths_of_axis, parse_range
 
 
 @given(st.integers(1, 2**31 - 4097), st.integers(0, 4095), st.sampled_from(["-", "..", " - "]))
@@ -43,3 +43,18 @@ def test_all_sizes_of_a_range_are_one_profile() -> None:
     assert batch_range(parse_range("1-3")) == batch_range([1, 2, 3])
     with pytest.raises(UsageError, match="three batch sizes"):
         batch_range([1, 2, 4, 8])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("30m", 1800), ("1h30m", 5400)]
+)
+def test_a_budget_is_read(text: str, seconds: float) -> None:
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "m", "30 m", "-5s", "0", "0s", "30d", "8000h", "1m30", "1e3s", "nan", "١٢s"]
+)
+def test_a_budget_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--budget"):
+        parse_budget(text)

@@ -29,6 +29,7 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.executors.api import run_jobs_of
+from trtopt.inspect.explanation import difference, largest_costs
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
@@ -154,6 +155,8 @@ class _Contest:
     search: FormSearch | None = None
     run: InterleavedRun | None = None
     regions: dict[str, tuple[RegionTime, ...]] = field(default_factory=dict)
+    losses: dict[str, str] = field(default_factory=dict)
+    """What candidates lose most by against the baseline, of those whose layers were timed."""
 
     @property
     def last(self) -> InterleavedRun:
@@ -418,6 +421,7 @@ class _PrecisionSelection:
                 regions = find_regions(graph)
                 times = region_times(regions, floats, profile, THRESHOLD)
                 contest.regions[entry.name] = times
+                contest.losses[entry.name] = largest_costs(difference(floats, profile))
                 if left := losing(times, profile.sum_ms, THRESHOLD):
                     made.setdefault((entry.name, left), []).append(contest)
         for number, ((name, left), contests) in enumerate(made.items(), 1):
@@ -507,12 +511,13 @@ class _PrecisionSelection:
         rounds, ms = valid_rounds(run), _times_in(run)
         compared = {name: compare_turns(rounds, number) for number, name in enumerate(ms) if number}
         choice = self._choice(ms, compared)
+        where = NOT_TENSORRT if plan.backend.name == ONNXRUNTIME else ""
         built = {entry.name: entry.engines[plan.label] for entry in self._entries_of(plan)}
         return BatchVerdict(
             engine=plan.label,
             batch=run.batch,
             chosen=choice.name,
-            reason=choice.reason + (f"; {NOT_TENSORRT}" if plan.backend.name == ONNXRUNTIME else ""),
+            reason="; ".join(filter(None, (choice.reason, self._why_refused(contest, choice.name), where))),
             times=tuple(
                 CandidateTime(
                     candidate=name,
@@ -524,6 +529,16 @@ class _PrecisionSelection:
             ),
             regions=contest.regions,
         )
+
+    def _why_refused(self, contest: _Contest, chosen: str) -> str:
+        """Why no quantised candidate was selected, by the layers of one; or which command tells."""
+        quantized = self._fastest(contest)
+        if chosen != self._baseline.name or not quantized:
+            return ""
+        if known := next(((name, lost) for name, lost in contest.losses.items() if lost), None):
+            return f"{known[0]} loses {known[1]}"
+        other = f"{quantized[0].candidate.precision} --no-verdict"
+        return f"trtopt explain A B tells why, of builds with --precision {chosen} and {other}"
 
     def _choice(self, ms: dict[str, float], compared: dict[str, Comparison]) -> Selection:
         candidates_timed = [

@@ -127,6 +127,8 @@ def quantize(
             held=table.held if table else 0,
             compared=compared,
             random_data=table.random_data if table else False,
+            forms=str(forms),
+            exclude=tuple(request.exclude),
             pairs=len({edge.tensor for edge in made.plan.edges}),
             weights=len(made.plan.weights),
             decisions=made.plan.decisions,

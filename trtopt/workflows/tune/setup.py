@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ from trtopt.records import (
     TuneTerms,
 )
 from trtopt.requests.build import TuneRequest
+from trtopt.requests.shared import parse_budget
 from trtopt.workflows.build.graph import with_typed_io
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
@@ -85,26 +85,6 @@ MEASURES: dict[Objective, Measure] = {
     ),
     "throughput": Measure("throughput", "time per sample", "ms per sample", _per_query_ms, per_sample=True),
 }
-
-
-_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_PART = re.compile(f"({_NUMBER})([smh])")
-_MAX_S = 7 * 86400.0
-
-
-def parse_budget(text: str) -> float:
-    """`90s`, `30m`, `1h30m` or plain seconds."""
-    parts = _PART.findall(text)
-    if parts and "".join(number + unit for number, unit in parts) == text:
-        seconds = sum(float(number) * _PER_UNIT[unit] for number, unit in parts)
-    elif re.fullmatch(_NUMBER, text):
-        seconds = float(text)
-    else:
-        raise UsageError(f"--budget {text}: not a duration", "write, say, --budget 30m, 90s or 1h30m")
-    if not 0 < seconds <= _MAX_S:
-        raise UsageError(f"--budget {text}: out of range", "give more than 0 seconds, at most a week")
-    return seconds
 
 
 def check_request(request: TuneRequest) -> None:

@@ -200,7 +200,7 @@ def test_a_planted_cause_is_the_only_one_that_costs() -> None:
     row = next(row for row in made.rows if row.family == "product")
     for family, cause in (("reformat", "reformats, Q and DQ"), ("memset", "memory sets")):
         planted = msgspec.structs.replace(
-            row, name="planted", family=family, nodes=(), ms=0.5, overlap_ms=0.0
+            row, name="planted", family=family, nodes=(), ms=0.5, overlap_ms=0.0, gap_ms=0.0
         )
         slower = msgspec.structs.replace(made, rows=(*made.rows, planted), latency_ms=made.latency_ms + 0.5)
         costs = {one.cause: one.cost_ms for one in explained(made, slower).causes}

@@ -10,22 +10,7 @@ import pytest
 from tests.support import examples
 from trtopt.errors import UsageError
 from trtopt.requests.build import TuneRequest
-from trtopt.workflows.tune.setup import batches_of, check_request, parse_budget
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("30m", 1800), ("1h30m", 5400)]
-)
-def test_a_budget_is_read(text: str, seconds: float) -> None:
-    assert parse_budget(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text", ["", "m", "30 m", "-5s", "0", "0s", "30d", "8000h", "1m30", "1e3s", "nan", "١٢s"]
-)
-def test_a_budget_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--budget"):
-        parse_budget(text)
+from trtopt.workflows.tune.setup import batches_of, check_request
 
 
 def recipe_file(folder: Path, text: str) -> str:
