@@ -135,17 +135,12 @@ def shape_ranges(
         raise FixedBatchError(
             f"{model.path}: the batch axis is fixed at {fixed}; requested {_span(batch)}",
             f"make it dynamic: trtopt rewrite {shlex.quote(model.path)} --dynamic-batch -o "
-            f"{shlex.quote(_with_dynamic_batch(model.path))}; or take --batch {fixed}",
+            f"{shlex.quote(f'{Path(model.path).stem}-dynamic.onnx')}; or take --batch {fixed}",
         )
     name = batch_name(model.inputs)
     shapes = {spec.name: _range_of(spec, batch, given.get(spec.name), lengths, name) for spec in model.inputs}
     check_shared_axes(model.inputs, shapes)
     return shapes
-
-
-def _with_dynamic_batch(path: str) -> str:
-    """A name for the rewritten model, in the current folder."""
-    return f"{Path(path).stem}-dynamic.onnx"
 
 
 def _span(batch: ShapeRange) -> str:

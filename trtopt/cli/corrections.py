@@ -39,9 +39,10 @@ _OPTIONS = {
     "--against": "baseline golden ref reference",
     "--axis": "dims dynamic-axes",
     "--batch": "batch-size batch-sizes batches bs",
+    "--budget": "limit time time-limit",
     "--clean": "simplify",
     "--contract": "preset",
-    "--data": "calib calib-data calibration-data dataset inputs load-inputs samples",
+    "--data": "calib calib-data calibration calibration-data dataset inputs load-inputs samples",
     "--duration": "seconds time",
     "--dynamic": "dynamic-batch dynamic-shapes",
     "--graph": "cuda-graph cuda-graphs use-cuda-graph",
@@ -52,7 +53,8 @@ _OPTIONS = {
     "--markdown": "export-markdown md",
     "--max-error": "abs-tol atol tol tolerance",
     "--max-latency": "max-p99 slo",
-    "--output": "out output-dir output-file output-path save save-engine",
+    "--min-cosine": "accuracy cosine min-accuracy",
+    "--output": "html out output-dir output-file output-path save save-engine",
     "--precision": "dtype quant quantize-mode to type",
     "--queue": "queue-depth",
     "--rate": "load qps request-rate",
@@ -60,7 +62,7 @@ _OPTIONS = {
     "--rewrite": "rules",
     "--shape": "input-shape input-shapes shapes",
     "--skip": "skip-fusion-patterns skip-rules",
-    "--slo": "latency max-latency",
+    "--slo": "latency max-latency target-latency",
     "--streams": "concurrency inf-streams",
     "--timing-cache": "timing-cache-file timing-cache-path",
     "--warmup": "warm-up warmup-time",
@@ -91,7 +93,11 @@ def corrected(error: click.UsageError) -> click.UsageError:
     if context is None or not words:
         return error
     is_unknown = isinstance(error, click.NoSuchOption)
-    is_of_a_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+    is_of_a_value = (
+        isinstance(error, click.BadParameter)
+        and not isinstance(error, click.MissingParameter)
+        and (error.param is None or error.param.nargs > 0)  # of several files one may be a batch size
+    )
     name = error.option_name if isinstance(error, click.NoSuchOption) else ""
     peers = _peers_with(name)
     if "trtexec" in peers and context.parent is None and all(word.startswith("-") for word in words):
@@ -183,6 +189,13 @@ def _meant(context: click.Context, words: Sequence[str], *, is_guess: bool = Fal
             continue
         except click.UsageError:  # an option that lacks its value
             return []
+        if "--batch" in rest:  # sizes are no more files of an argument that takes several
+            lists = [
+                options[str(one.name)]
+                for one in command.params
+                if isinstance(one, click.Argument) and one.nargs < 0
+            ]
+            extra += [one for found in lists if isinstance(found, tuple) for one in found if one.isdecimal()]
         if not extra:
             break
         extra.sort(key=lambda one: not one.isdecimal())  # batch sizes can be told from files

@@ -41,8 +41,9 @@ def lengths_of(axes: Iterable[tuple[str, int]]) -> dict[str, int]:
             lengths.setdefault(name, length)
     for name, length in wanted:
         if name in formulas:
-            for part in _names(formulas[name]):
-                lengths.setdefault(part, length)
+            for part in ast.walk(formulas[name]):
+                if isinstance(part, ast.Name):
+                    lengths.setdefault(part.id, length)
             value = _value(formulas[name], lengths)
             lengths.setdefault(name, value if value > 0 else length)
     return lengths
@@ -75,10 +76,6 @@ def _is_known(tree: ast.expr) -> bool:
             and (whole or not divides)
         )
     return isinstance(tree, ast.Name) or (isinstance(tree, ast.Constant) and type(tree.value) is int)
-
-
-def _names(tree: ast.expr) -> list[str]:
-    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
 
 
 def _value(tree: ast.expr, lengths: dict[str, int]) -> int:

@@ -180,7 +180,8 @@ def _causes(ours: Side, theirs: Side, quantized: frozenset[str]) -> tuple[float,
     Computing, reformats, layers that ran wider than requested, layers that were fused.
     """
     a_work, b_work = _working(ours), _working(theirs)
-    apart = () if not a_work or len(b_work) <= len(a_work) else _without(b_work, quantized)
+    more = b_work if a_work and len(b_work) > len(a_work) else ()
+    apart = [layer for layer in more if quantized.isdisjoint(layer.onnx_nodes)]
     lost = _ms(apart) if len(apart) < len(b_work) else 0.0
     rest = _ms(b_work) - lost - _ms(a_work)
     is_wider = any(is_fallback(layer) and bits(layer.requested_dtype) <= _NARROW_BITS for layer in b_work)
@@ -191,10 +192,6 @@ def _causes(ours: Side, theirs: Side, quantized: frozenset[str]) -> tuple[float,
 def _working(layers: Side) -> Side:
     """Those that are neither reformats nor nothing but Q and DQ."""
     return tuple(one for one in layers if not (one.is_reformat or set() < {*one.onnx_ops} <= _PAIR))
-
-
-def _without(layers: Side, quantized: frozenset[str]) -> Side:
-    return tuple(layer for layer in layers if quantized.isdisjoint(layer.onnx_nodes))
 
 
 def _ms(layers: Iterable[ProfiledLayer]) -> float:
