@@ -68,7 +68,40 @@ def _build(surface: Any, builder: Any, network: Any, config: Any, *_: Any) -> An
         _log(surface, logger, severity, text)
     if monitor is not None:
         _drive(surface, monitor)
+    if (selector := config._state.get("algorithm_selector")) is not None:
+        _select(surface, selector)
     return surface.make("IHostMemory", b"engine")
+
+
+LAYERS = {"conv1 + relu1": (-1, 7), "Reformatting CopyNode for Input Tensor 0 to fc": (1002,), "fc": (7, 9)}
+"""Each with the tactics that it may have."""
+
+
+def _select(surface: Any, selector: Any) -> None:
+    """Ask for each layer, take the fastest of what is selected, report all."""
+    contexts, taken = [], []
+    for name, tactics in LAYERS.items():
+        context = surface.make("IAlgorithmContext", name=name, num_inputs=1, num_outputs=1)
+        choices = [surface.make("IAlgorithm", tactic=tactic) for tactic in tactics]
+        given = surface.call_back(selector, "select_algorithms", context=context, choices=choices)
+
+        def ms(at: int, choices: list[Any] = choices) -> float:
+            timing = "IAlgorithm.timing_msec"
+            return float(surface.evaluate(timing, "float", choices[at], is_call=False))
+
+        contexts.append(context)
+        taken.append(choices[min(given, key=ms)])
+    surface.call_back(selector, "report_algorithms", contexts=contexts, choices=taken)
+
+
+def _variant(surface: Any, algorithm: Any) -> Any:
+    return surface.make("IAlgorithmVariant", implementation=-2, tactic=algorithm._state["tactic"])
+
+
+def _port(surface: Any, algorithm: Any, index: int) -> Any:
+    half = surface.member("DataType", "HALF")
+    state = {"strides": (64, 8, 1), "vectorized_dim": -1, "components_per_element": 1}
+    return surface.make("IAlgorithmIOInfo", dtype=half, **state)
 
 
 def _drive(surface: Any, monitor: Any) -> None:
@@ -236,6 +269,8 @@ BEHAVIOUR: dict[str, Any] = {
     "ITimingCache.combine": _combine,
     "ITimingCache.queryKeys": _keys,
     "ITimingCache.query": _query,
+    "IAlgorithm.algorithm_variant": _variant,
+    "IAlgorithm.get_algorithm_io_info": _port,
     "Runtime.deserialize_cuda_engine": _deserialize,
     "ICudaEngine.num_io_tensors": lambda surface, engine: len(SHAPES),
     "ICudaEngine.get_tensor_name": lambda surface, engine, index: list(SHAPES)[index],

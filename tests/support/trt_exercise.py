@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,7 +25,15 @@ from trtopt.device.tensorrt.library import Library, load_library
 from trtopt.device.tensorrt.runtime import TensorRTTarget
 from trtopt.errors import TrtoptError
 from trtopt.onnxio.graph_walk import RANGES
-from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, Profile, ShapeRange
+from trtopt.records import (
+    BuildPlan,
+    BuildSettings,
+    DeviceInfo,
+    EngineTactics,
+    LayerTactic,
+    Profile,
+    ShapeRange,
+)
 from trtopt.targets import MODULES, Target
 
 DIGITS = ROOT / "models" / "digits" / "digits.onnx"
@@ -101,6 +109,7 @@ def build(
     told: list[tuple[Any, ...]] | None = None,
     multi_profile: tuple[Profile, ...] = (),
     io_layouts: Mapping[str, str] | None = None,
+    tactics: Sequence[LayerTactic] | None = None,
 ) -> BuiltEngine:
     """Build the digits model; progress and log lines go to `told`."""
     by, heard = builder(surface), [] if told is None else told
@@ -115,10 +124,14 @@ def build(
         io_layouts=dict(io_layouts or {}),
     )
     return by.build(
-        BuildInput(model, types, plan, cache),
+        BuildInput(model, types, plan, cache, None if tactics is None else locked(plan, tactics, cache)),
         progress=lambda phase, fraction: heard.append((phase, fraction)),
         log=lambda severity, message: heard.append((severity, message)),
     )
+
+
+def locked(plan: BuildPlan, tactics: Sequence[LayerTactic], cache: bytes | None) -> EngineTactics:
+    return EngineTactics(plan=plan, layers=tuple(tactics), timing_cache=cache)
 
 
 def flags_set(surface: Surface) -> list[str]:
@@ -292,6 +305,9 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     outcome += [run(surface), run(surface, track=True)]
     outcome.append(build(surface, multi_profile=(SMALL, ALL)).config)
     outcome.append(build(surface, io_layouts={IMAGES[0]: "chw4"}).config)
+    if by.uses_timing_cache:
+        recorded = build(surface, tactics=())
+        outcome += [recorded.tactics, build(surface, tactics=recorded.tactics, cache=b"old").tactics]
     surface.returns |= SEVERAL
     outcome.append(run(surface))
     if library(surface).target.weakly_typed:

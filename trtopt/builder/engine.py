@@ -14,8 +14,9 @@ from trtopt.errors import BuildError, TimingCacheError
 from trtopt.files.atomic import cannot_write, write_atomically
 from trtopt.onnxio.external_data import least_bytes
 from trtopt.onnxio.model_info import load_graph
-from trtopt.printable import visible_lines
-from trtopt.records import BuildClocks, BuildPlan, ClockReading, EngineArtifact, Job
+from trtopt.printable import counted, visible_lines
+from trtopt.records import BuildClocks, BuildPlan, ClockReading, EngineArtifact, Job, to_json
+from trtopt.records.build import EngineTactics, TacticLock
 
 _INTERVAL_S = 1.0
 
@@ -82,7 +83,7 @@ class BuildJob(Job[EngineArtifact], frozen=True, kw_only=True, tag="build"):
     """A build worker's job. Paths are absolute; `folder` takes the engine and its log.
 
     `timing_cache` is a file, `store` the folder of a store; see `builder.timing_cache`. `nvtx` is for
-    `device.nvtx`.
+    `device.nvtx`, `tactics` as `BuildInput` has them.
     """
 
     onnx: str
@@ -92,6 +93,7 @@ class BuildJob(Job[EngineArtifact], frozen=True, kw_only=True, tag="build"):
     timing_cache: str | None
     store: str | None = None
     nvtx: bool = False
+    tactics: EngineTactics | None = None
 
 
 _ROUTINE = (
@@ -153,6 +155,12 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     if layers and built.inspector:
         write_atomically(folder / layers, built.inspector.encode())
     cache_out = caches.save(built.timing_cache, clocks)
+    if (wanted := job.tactics) is not None:
+        own = EngineTactics(plan=job.plan, layers=built.tactics, timing_cache=built.timing_cache)
+        lock = TacticLock(device=builder.device, engines=(own,))
+        write_atomically(folder / tactics_file(job.plan), to_json(lock))
+        count = counted(len({one.layer for one in built.tactics}), "layer")
+        caches.notes.append(f"{label}: tactics of {count} {'held' if wanted.layers else 'recorded'}")
     return EngineArtifact(
         path=file_name,
         sha256=hashlib.sha256(built.engine).hexdigest(),
@@ -172,6 +180,11 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         clocks=clocks if builder.device.kind == "gpu" else None,
         notes=tuple(caches.notes),
     )
+
+
+def tactics_file(plan: BuildPlan) -> str:
+    """The name of an engine's own lock in its folder."""
+    return f"{plan.label}.tactics.json"
 
 
 def _check_room(builder: EngineBuilder, job: BuildJob) -> None:
@@ -213,5 +226,6 @@ def _build(
     progress: ProgressSink,
     log: BuildLog,
 ) -> BuiltEngine:
-    given = BuildInput(Path(job.onnx), job.types, job.plan, cache.blob if cache else None)
+    blob = job.tactics.timing_cache if job.tactics else cache.blob if cache else None
+    given = BuildInput(Path(job.onnx), job.types, job.plan, blob, job.tactics)
     return builder.build(given, progress, log)

@@ -185,7 +185,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 something else in another command is listed with its metavar."""
 
 _EXCEPTIONS = {
-    *("--locked", "--trust", "--shape INPUT:MIN,OPT,MAX", "--across-contracts"),
+    *("--lock", "--locked", "--trust", "--shape INPUT:MIN,OPT,MAX", "--across-contracts"),
     *("compare --force", "tune --threshold"),
     *("--min-cosine", "--precision", "--target", "--include PATTERN", "--store-weights", "--random-data"),
     *("bisect --exclude", "quantize --exclude", "--recipe", "--contract", "reduce --timeout"),

@@ -95,12 +95,6 @@ _ALLOWED_WITH_LOCKED = ("locked", "output", "plugins")
 )
 @json_option("trtopt.build", "the manifest")
 @strict_option
-@click.option(
-    "--locked",
-    metavar="BUILD_DIR",
-    type=click.Path(exists=True, path_type=Path),
-    help="Build again what a folder's manifest describes, and show the differences.",
-)
 @click.pass_context
 def build(
     context: click.Context,
@@ -108,7 +102,6 @@ def build(
     allow_fallback: bool,
     json: JsonOutput | None,
     strict: bool,
-    locked: Path | None,
 ) -> None:
     """Build one engine per batch size from an ONNX file.
 
@@ -127,7 +120,8 @@ def build(
     from trtopt.workflows.build.build import build_requested, default_output
     from trtopt.workflows.build.folder import check_receipts, receipts_of
 
-    if locked is not None:
+    locked = context.params["locked"]
+    if locked is not None and locked.is_dir():
         _refuse_other_options(context)
         _rebuild(locked, context.params["output"], context.params["plugins"] or ())
         return

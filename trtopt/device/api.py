@@ -32,7 +32,9 @@ from trtopt.records import (
     ClockReading,
     ClockReference,
     DeviceInfo,
+    EngineTactics,
     LayerPass,
+    LayerTactic,
     Shape,
     ShapeRange,
     TensorSpec,
@@ -460,12 +462,16 @@ ProgressSink = Callable[[str, float | None], None]
 
 @dataclass(frozen=True)
 class BuildInput:
-    """What a builder makes an engine of; `types` are the element types that the graph contains."""
+    """What a builder makes an engine of; `types` are the element types that the graph contains.
+
+    `tactics` are to be held, or only recorded if it lists none; None: neither.
+    """
 
     onnx: Path
     types: tuple[str, ...]
     plan: BuildPlan
     timing_cache: bytes | None
+    tactics: EngineTactics | None = None
 
 
 @dataclass(frozen=True)
@@ -480,6 +486,8 @@ class BuiltEngine:
     timing_cache_hits: int | None = None
     inspector: str | None = None
     """The engine's layers in the backend's own JSON, where it gives them without running the engine."""
+    tactics: tuple[LayerTactic, ...] = ()
+    """Those that layers got, if they were to be held or recorded."""
 
 
 LogSink = Callable[[str, str], None]

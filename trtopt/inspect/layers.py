@@ -189,7 +189,8 @@ _HELPER = re.compile(
     r"^(?:(?:copied_)?(?:un)?(?:reshape|squeeze|shuffle|transpose)(?:_node)?_(?:before|after)_)+"
 )
 _PLACE = re.compile(r"(?: \[profile \d+\])+$")
-_OPAQUE_KINDS = ("Myelin", "ForeignNode")
+OPAQUE_KINDS = ("Myelin", "ForeignNode")
+"""Layers that TensorRT's graph compiler makes of many nodes."""
 _ORT_CAST = "InsertedPrecisionFreeCast_"  # around what ONNX Runtime has no 16-bit kernel for
 _ORT_TENSOR = re.compile(rf"^(?:{_ORT_CAST}|FusedBack_)?(?P<name>.*?)(?:_nchwc|/duplicated)?$", re.DOTALL)
 _ORT_FUSION = re.compile(r"/\w+Fusion/?$")  # it calls what it fused after one of the nodes
@@ -236,7 +237,7 @@ def _by_name(layer: EngineLayer, graph: Graph) -> Mapped:
     known = [graph.by_name[one] for one in layer.onnx_nodes if one in graph.by_name]
     named = _nodes_in(_HELPER.sub("", _REFORMAT.sub("", name)), graph)
     foreign = _FOREIGN.match(name)
-    opaque = layer.kind in _OPAQUE_KINDS or foreign is not None
+    opaque = layer.kind in OPAQUE_KINDS or foreign is not None
     nodes: tuple[Node, ...] = ()
     by: MappedBy = "nothing"
     if known:

@@ -139,6 +139,32 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
         return tuple(name for name in (self.path, self.log, self.layers) if name)
 
 
+class LayerTactic(Record, frozen=True, kw_only=True):
+    """What a layer got, numbers as the inspector writes them; by timing caches `layer` is a timing's key."""
+
+    layer: str
+    implementation: str = ""
+    tactic: str
+    formats: tuple[str, ...] = ()
+    """Of inputs, then outputs: type, strides, and the axis that is a vector with its length."""
+
+
+class EngineTactics(Record, frozen=True, kw_only=True):
+    """The tactics of an engine; `timing_cache` has the keys of those that are held by one."""
+
+    plan: BuildPlan
+    layers: tuple[LayerTactic, ...] = ()
+    timing_cache: bytes | None = None
+
+
+class TacticLock(Record, frozen=True, kw_only=True):
+    """The tactics of engines, which a build on this device and to these plans can be held to."""
+
+    schema: str = "trtopt.lock/1"
+    device: DeviceInfo
+    engines: tuple[EngineTactics, ...]
+
+
 # ── the build folder ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -63,6 +63,21 @@ class BuildRequest(shared.BoundsOptions, RecipeOptions):
         ),
     ] = None
     cache_dir: shared.CacheDir = None
+    lock: Annotated[
+        str | Path | None,
+        Option("Write which tactic each layer got, for --locked (TensorRT).", metavar="FILE", is_path=True),
+    ] = None
+    locked: Annotated[
+        str | Path | None,
+        Option(
+            "FILE of --lock: give each layer its tactic, or fail. BUILD_DIR, without MODEL: build again what "
+            "its manifest describes, and show the differences.",
+            python="a file that `lock` wrote: give each layer its tactic, or fail.",
+            metavar="FILE|BUILD_DIR",
+            is_path=True,
+            must_exist=True,
+        ),
+    ] = None
     nvtx: shared.Nvtx = False
     force: shared.Force = False
 

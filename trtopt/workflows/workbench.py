@@ -33,10 +33,12 @@ from trtopt.records import (
     BuildSettings,
     EngineArtifact,
     OnnxArtifact,
+    TacticLock,
 )
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.cache_folder import NO_CACHE, store_folder
 from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.tactic_lock import tactics_for
 
 MODEL_FILE = "model.onnx"
 TIMING_CACHE_FILE = "timing.cache"
@@ -55,7 +57,8 @@ class EngineRequest:
 class Workbench:
     """What engines are built on: the builder, its timing cache and the store behind it, where, and who hears.
 
-    `limit_s` is for one build; `nvtx` is for `BuildJob`.
+    `limit_s` is for one build; `nvtx` is for `BuildJob`. With a `lock` no timing cache is used:
+    what it leaves to choose among is no contest.
     """
 
     builder: EngineBuilder
@@ -65,9 +68,12 @@ class Workbench:
     listener: Listener = SILENT
     limit_s: float | None = None
     nvtx: bool = False
+    lock: TacticLock | None = None
 
     def with_caches(self, recipe: Recipe, folder: Path, cache_dir: str | Path | None) -> Workbench:
         """With the user's cache; or one in the folder, which its engines share, and the store behind it."""
+        if self.lock is not None:
+            return self
         own = recipe.timing_cache
         if not self.builder.uses_timing_cache or own == NO_CACHE:
             return self.with_cache_in(folder)
@@ -126,6 +132,7 @@ class Workbench:
                 timing_cache=str(self.cache.absolute()) if self.cache else None,
                 store=str(self.store.absolute()) if self.store else None,
                 nvtx=self.nvtx,
+                tactics=tactics_for(one.plan, self.lock),
             )
             for one in requested
         ]

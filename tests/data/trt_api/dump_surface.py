@@ -21,6 +21,7 @@ CLASS_NAMES = """
     IAttention
     IOptimizationProfile IHostMemory
     ITimingCache TimingCacheKey TimingCacheValue OnnxParser ParserError
+    IAlgorithmSelector IAlgorithmContext IAlgorithm IAlgorithmVariant IAlgorithmIOInfo
     Runtime IRuntimeConfig IRuntimeCache ICudaEngine IExecutionContext EngineInspector ISerializationConfig
     Refitter OnnxParserRefitter Weights Dims IPluginRegistry IStreamReader IStreamReaderV2 IStreamWriter
     ILogger Logger IProfiler Profiler IProgressMonitor IErrorRecorder IDebugListener IOutputAllocator

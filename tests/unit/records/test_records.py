@@ -55,6 +55,7 @@ SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
+    bytes: st.binary(),
     type(None): st.none(),
 }
 

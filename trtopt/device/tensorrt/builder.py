@@ -23,9 +23,10 @@ from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.library import Library, describe_serialized, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32, set_ranges
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
+from trtopt.device.tensorrt.tactics import require_held, select
 from trtopt.device.tensorrt.timing_cache import attach, detach, hits_in, merge, require_unchanged, tactics_in
 from trtopt.errors import BuildError, DeviceMemoryError, RefusedGraphError, UnsupportedOpError, UsageError
-from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, TensorSpec
+from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, LayerTactic, TensorSpec
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS, Target
 
 
@@ -145,7 +146,7 @@ class TensorRTBuilder(EngineBuilder):
     ) -> BuiltEngine:
         """Everything TensorRT makes here goes before `logger` does, also when building fails."""
         trt, target, plan = self._library.trt, self._library.target, given.plan
-        builder = network = config = cache = None
+        builder = network = config = cache = selector = None
         monitor = make_monitor(trt, progress) if target.progress_monitor else None
         try:
             builder = make(trt.Builder, logger)
@@ -169,24 +170,35 @@ class TensorRTBuilder(EngineBuilder):
                 applied["attentions_allowed_to_decompose"] = str(attentions)
             if monitor is not None:
                 config.progress_monitor = monitor
-            cache = attach(config, given.timing_cache) if self.uses_timing_cache else None
+            if given.tactics is not None and target.algorithm_selector:
+                selector = select(trt, config, given.tactics.layers)
+            elif self.uses_timing_cache:
+                cache = attach(config, given.timing_cache)
             known = tactics_in(cache) if plan.settings.reproducible else {}
             with self._marks.range("build"):
                 serialized = builder.build_serialized_network(network, config)
+            if selector is not None and selector.failure is not None:
+                raise selector.failure
             if serialized is None:
                 bound = plan.settings.workspace_bytes
                 raise _failure("TensorRT could not build the engine", errors, bound)
             if plan.settings.reproducible:
                 require_unchanged(known, tactics_in(cache))
+            made = [] if selector is None else selector.made
+            if given.tactics is not None:
+                keys = tactics_in(cache) if selector is None else {}
+                made += [LayerTactic(layer=key, tactic=tactic) for key, tactic in keys.items()]
+                require_held(given.tactics.layers, made)
             return BuiltEngine(
                 engine=bytes(serialized),
                 inputs=_specs(network.get_input, network.num_inputs),
                 outputs=_specs(network.get_output, network.num_outputs),
                 config=applied,
                 timing_cache=detach(config, cache) if cache is not None else None,
+                tactics=tuple(made),
             )
         finally:
-            cache = config = network = builder = None
+            cache = config = selector = network = builder = None
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
         reasons: list[str] = []

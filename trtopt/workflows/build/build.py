@@ -57,6 +57,7 @@ from trtopt.workflows.build.graph import (
 from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line
+from trtopt.workflows.tactic_lock import lock_alarms, open_lock, write_lock
 from trtopt.workflows.workbench import Workbench, check_opset, make_plans, notes_on
 
 
@@ -69,6 +70,8 @@ def build_requested(request: BuildRequest, listener: Listener) -> Manifest:
         force=request.force,
         nvtx=request.nvtx,
         cache_dir=request.cache_dir,
+        lock=request.lock,
+        locked=request.locked,
         listener=listener,
     )
 
@@ -81,12 +84,14 @@ def build(
     force: bool = False,
     nvtx: bool = False,
     cache_dir: str | Path | None = None,
+    lock: str | Path | None = None,
+    locked: str | Path | None = None,
     executor: Executor | None = None,
     listener: Listener = SILENT,
 ) -> Manifest:
     """Build the engines of a recipe from an ONNX file into a folder.
 
-    `executor` is one that is open [default: what the recipe names].
+    `executor` is one that is open [default: what the recipe names]; `lock` and `locked` as in requests.
     """
     check_recipe(recipe)
     onnx = read_onnx(source := Path(model))
@@ -95,6 +100,7 @@ def build(
     # flags are validated before anything is written
     plans = make_plans(with_typed_io(onnx, io_request(recipe), builder.backend), recipe, builder.backend)
     check_request(onnx, recipe, builder.backend)
+    tactics = open_lock(lock, locked, recipe, builder)
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
     replaced = _check_replaced(target, onnx, force)
@@ -111,16 +117,21 @@ def build(
                 listener=listener,
                 limit_s=recipe.build_timeout,
                 nvtx=nvtx,
+                lock=tactics,
             ).with_caches(recipe, folder, cache_dir)
             made = select_engines(kept, recipe, workbench, folder)
         if recipe.calib is not None:
             notes += range_notes(kept.onnx.inputs, open_data(recipe.calib))
+        beyond = lock_alarms(folder, made.engines) if tactics is not None else ()
         manifest = msgspec.structs.replace(
             made,
             notes=tuple(dict.fromkeys((*notes, *made.notes))),  # a cast repeats those on the data
-            alarms=tuple(dict.fromkeys((*weight_alarms(model_file.load(source)), *made.alarms))),
+            alarms=tuple(dict.fromkeys((*weight_alarms(model_file.load(source)), *made.alarms, *beyond))),
         )
-        return write_manifest(folder, manifest)
+        manifest = write_manifest(folder, manifest)
+    if lock is not None:
+        write_lock(lock, target, manifest.engines)
+    return manifest
 
 
 @contextmanager

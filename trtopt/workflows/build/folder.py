@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.builder.engine import tactics_file
 from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
 from trtopt.errors import ArtifactError, BuildError, OutputError, UsageError
@@ -190,7 +191,8 @@ def rebuild_locked(
             f"{source}: {', '.join(sorted(lost))} missing or changed", "build it again with `trtopt build`"
         )
     with folder_in_progress(target) as folder:
-        copy_without_engines(source, manifest, folder, {TIMING_CACHE_FILE})
+        of_builds = {TIMING_CACHE_FILE, *(tactics_file(engine.plan) for engine in manifest.engines)}
+        copy_without_engines(source, manifest, folder, of_builds)
         engines = _engines_again(source, manifest, folder, listener)
         made = stamp(msgspec.structs.replace(manifest, engines=engines))
         changes = differences(manifest, made)
