@@ -11,7 +11,7 @@ from trtopt.device.api import BuildInput, BuiltEngine, ClockSensor, EngineBuilde
 from trtopt.device.clocks import IDLE, faults_of
 from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.errors import BuildError, TimingCacheError
-from trtopt.files.atomic import cannot_write, write_atomically
+from trtopt.files.atomic import write_atomically, writing
 from trtopt.onnxio.external_data import least_bytes
 from trtopt.onnxio.model_info import load_graph
 from trtopt.printable import counted, visible_lines
@@ -112,10 +112,8 @@ class BuildLog:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
+        with writing(path):
             self._file = path.open("w", encoding="utf-8")
-        except OSError as error:
-            raise cannot_write(path, error) from None
         self.warnings = 0
 
     def __call__(self, severity: str, message: str) -> None:

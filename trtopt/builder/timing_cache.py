@@ -25,7 +25,7 @@ import msgspec
 from trtopt.builder_settings import cache_terms
 from trtopt.device.api import EngineBuilder
 from trtopt.errors import BuildError, OutputError, TimingCacheError
-from trtopt.files.atomic import cannot_write, lock, write_atomically
+from trtopt.files.atomic import lock, write_atomically, writing
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.outputs import remove_abandoned
 from trtopt.records import (
@@ -254,11 +254,8 @@ class TimingStore:
     def remove(self, paths: Sequence[Path]) -> tuple[Path, ...]:
         """Remove files of the store, each under its lock."""
         for path in paths:
-            with lock(path):
-                try:
-                    path.unlink(missing_ok=True)
-                except OSError as error:
-                    raise cannot_write(path, error) from None
+            with lock(path), writing(path):
+                path.unlink(missing_ok=True)
         return tuple(paths)
 
     def _files(self) -> list[Path]:

@@ -143,7 +143,7 @@ class Export:
 
     def write(self, view: View) -> None:
         """Write what the gate says of a result."""
-        from trtopt.files.atomic import cannot_write
+        from trtopt.files.atomic import writing
         from trtopt.files.outputs import check_output, write_output
 
         content = self.format.write(view)
@@ -151,11 +151,8 @@ class Export:
             write_output(self.path, content, self.kind)
             return
         check_output(self.path, self.kind)
-        try:
-            with self.path.open("ab") as file:
-                file.write(content)
-        except OSError as error:
-            raise cannot_write(self.path, error) from None
+        with writing(self.path), self.path.open("ab") as file:
+            file.write(content)
 
 
 class _ExportType(Output):

@@ -40,11 +40,9 @@ _log = logging.getLogger(__name__)
 @contextmanager
 def lock(path: Path, wait_s: float | None = None) -> Iterator[None]:
     """Hold `path` + `.lock`, a file that exists as long as a process holds it, against other processes."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, file = _taken(path, WAIT_S if wait_s is None else wait_s)
-    except OSError as error:
-        raise cannot_write(path, error) from None
     try:
         yield
     finally:
@@ -311,6 +309,15 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
 
 
 @contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the operating system refuses inside is an output that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
+@contextmanager
 def scratch_beside(final: Path, mode: int = 0o700) -> Iterator[Path]:
     """A temporary folder on the same disk as `final`, which need not be there; goes when the block ends.
 
@@ -318,11 +325,9 @@ def scratch_beside(final: Path, mode: int = 0o700) -> Iterator[Path]:
     taken away first.
     """
     remove_unfinished(final)
-    try:
+    with writing(final):
         final.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = temporary_folder(final, mode)
-    except OSError as error:
-        raise cannot_write(final, error) from None
     try:
         yield temporary
     finally:

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from trtopt.errors import OutputError, UsageError
 from trtopt.files.atomic import (
-    cannot_write,
     check_regular,
     flush_names,
     link_or_copy,
@@ -34,6 +33,7 @@ from trtopt.files.atomic import (
     temporary_names,
     temporary_path,
     write_atomically,
+    writing,
 )
 from trtopt.files.bounded_reading import open_regular, read_bounded
 from trtopt.files.manifests import is_build_folder, own_files
@@ -245,14 +245,12 @@ def reading(files: Files) -> Iterator[None]:
 
 def check_output(path: Path, kind: Kind) -> None:
     """Find out whether a file of this kind may be, and can be, written at `path`. Makes nothing."""
-    try:
+    with writing(path):
         if not path.parent.is_dir():
             raise OutputError(f"{path}: there is no folder {path.parent}", "make it, or name another file")
         with tempfile.TemporaryFile(dir=path.parent):
             pass
         _check_file_replaceable(path, kind)
-    except OSError as error:
-        raise cannot_write(path, error) from None
     remove_abandoned(path)
 
 
@@ -337,9 +335,7 @@ def _replace_folder(new: Path, final: Path) -> None:
     """Rename `new` to `final`, with the user's files of the build that has the name now."""
     with locked_folder(final.parent):
         _check_folder_replaceable(final)
-        try:
+        with writing(final):
             earlier = put_in_place(new, final, own_files(final))
-        except OSError as error:
-            raise cannot_write(final, error) from None
     if earlier is not None:
         remove(earlier)

@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.device.ort.reference import Unoptimised
-from trtopt.files.atomic import cannot_write, scratch_folder
+from trtopt.files.atomic import scratch_folder, writing
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.external_data import size_in_bytes
 from trtopt.onnxio.extraction import with_nodes
@@ -122,10 +122,8 @@ def passing(model: ModelFile) -> Iterator[ModelFile]:
         with scratch_folder() as folder:
             yield replace(model, spool=folder)
         return
-    try:
+    with writing(model.spool):
         held = tempfile.TemporaryDirectory(dir=model.spool, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise cannot_write(model.spool, error) from None
     with held as name:
         yield replace(model, spool=Path(name))
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.errors import ModelError
-from trtopt.files.atomic import cannot_write, scratch_folder
+from trtopt.files.atomic import scratch_folder, writing
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.graph_walk import graphs_of, opset_of
@@ -339,13 +339,11 @@ def model_without_weights(model: bytes, packed: Sequence[NDArray[Any]]) -> Itera
     check_temporary_room(sum(array.nbytes for array in packed))
     with scratch_folder() as folder:
         path = folder / "model.onnx"
-        try:
+        with writing(folder):
             (folder / WEIGHTS_FILE).touch()
             with (folder / PACKED_FILE).open("wb") as file:
                 file.writelines(array.data for array in packed)
             path.write_bytes(model)
-        except OSError as error:
-            raise cannot_write(folder, error) from None
         yield path
 
 

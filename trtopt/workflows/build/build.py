@@ -33,7 +33,7 @@ from trtopt.errors import (
 )
 from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
-from trtopt.files.atomic import cannot_write, locked_folder
+from trtopt.files.atomic import locked_folder, writing
 from trtopt.files.manifests import is_build_folder, own_files, read_manifest, write_manifest
 from trtopt.files.outputs import folder_in_progress, names_of_user_files
 from trtopt.onnxio import model_file
@@ -163,10 +163,8 @@ def _check_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
         maker = _maker(there.argv)
     except ArtifactError as error:
         what, is_same, maker = error.problem, False, ""
-    try:
+    with writing(target):  # what cannot be listed could not be kept
         names = names_of_user_files(target, own_files(target))
-    except OSError as error:  # what cannot be listed could not be kept
-        raise cannot_write(target, error) from None
     kept_note = [f"{target}: these files are kept with the new build: {', '.join(names)}"] if names else []
     if is_same and maker == _maker(command_line()):
         return [f"{target}: will be replaced; it holds this model, {what}", *kept_note]

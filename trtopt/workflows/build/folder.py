@@ -12,7 +12,7 @@ from trtopt.builder.engine import tactics_file
 from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
 from trtopt.errors import ArtifactError, BuildError, OutputError, UsageError
-from trtopt.files.atomic import cannot_write
+from trtopt.files.atomic import writing
 from trtopt.files.bounded_reading import reading_as, sha256_of
 from trtopt.files.manifests import (
     check_plugins,
@@ -247,8 +247,6 @@ def copy_without_engines(source: Path, manifest: Manifest, into: Path, leave: Co
 
 
 def _copy(source: Path, target: Path) -> None:
-    try:
+    with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-    except OSError as error:
-        raise cannot_write(target, error) from None

@@ -11,7 +11,7 @@ import msgspec
 
 from trtopt.data.source import needs_data
 from trtopt.errors import InvalidModelError, ModelError, UsageError
-from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
+from trtopt.files.atomic import scratch_beside, write_atomically, writing
 from trtopt.files.manifests import MANIFEST
 from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import gib
@@ -198,14 +198,12 @@ def _copy(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
             f"{source}: keeps weights in {name!r}, a name that the build folder needs itself",
             "save the model again with another name for its weights",
         )
-    try:
+    with writing(folder):
         for file in files:
             copy = folder / file.relative_to(source.parent)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
         shutil.copyfile(source, folder / MODEL_FILE)
-    except OSError as error:
-        raise cannot_write(folder, error) from None
     return msgspec.structs.replace(onnx, path=str(folder / MODEL_FILE))
 
 

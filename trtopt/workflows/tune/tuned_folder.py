@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import ArtifactError, OutputError
-from trtopt.files.atomic import cannot_write, link_or_copy, write_atomically
+from trtopt.files.atomic import link_or_copy, write_atomically, writing
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
 from trtopt.files.outputs import folder_in_progress
@@ -181,13 +181,11 @@ class TunedFolder:
     def replace(self, built: Built, ledger: Ledger) -> Built:
         """Put a build, whose files move, and the ledger in place at once."""
         with folder_in_progress(self.path) as temporary:
-            try:
+            with writing(self.path):
                 for path in sorted(built.folder.iterdir()):
                     path.rename(temporary / path.name)
                 if (self.path / BASELINE).is_file():
                     link_or_copy(self.path / BASELINE, temporary / BASELINE)
-            except OSError as error:
-                raise cannot_write(self.path, error) from None
             write_atomically(temporary / LEDGER, to_json(ledger))
             choice = TuningChoice(
                 objective=ledger.terms.objective,
@@ -205,10 +203,8 @@ class TunedFolder:
 
 def kept_baseline(built: Built) -> EngineArtifact:
     """The engine of the baseline, kept in its folder under a name that no candidate's engine has."""
-    try:
+    with writing(built.folder / BASELINE):
         link_or_copy(built.folder / built.engine.path, built.folder / BASELINE)
-    except OSError as error:
-        raise cannot_write(built.folder / BASELINE, error) from None
     return msgspec.structs.replace(built.engine, path=BASELINE, log="", layers=None)
 
 
