@@ -86,10 +86,14 @@ def _own(folder: Path, engine: EngineArtifact) -> EngineTactics:
 def lock_alarms(folder: Path, engines: Iterable[EngineArtifact]) -> Iterator[str]:
     """What locks do not reach, by the inspector: layers that choose inside, or are not offered."""
     for engine in engines:
-        own = _own(folder, engine)
+        own, text = _own(folder, engine), read_bounded(folder / engine.layers) if engine.layers else b""
         asked = {one.layer for one in own.layers}
-        text = read_bounded(folder / engine.layers).decode(errors="replace") if engine.layers else None
-        for layer in read_inspector(text).layers if text else ():
+        try:
+            layers = read_inspector(text.decode(errors="replace")).layers
+        except ArtifactError as error:
+            yield f"{engine.plan.label}: what the lock does not reach is not known: {error.problem}"
+            continue
+        for layer in layers:
             is_beyond = own.timing_cache is None and layer.name not in asked and layer.tactic.strip("0x")
             if layer.kind in OPAQUE_KINDS or is_beyond:  # caches have keys, not layers
                 where = f"{engine.plan.label}: {layer.name}"

@@ -157,6 +157,8 @@ class TensorRTBuilder(EngineBuilder):
             formats = set_formats(trt, network, plan.io_layouts)
             config = builder.create_builder_config()
             add_profiles(trt, target, builder, network, config, plan)
+            if given.tactics is not None and target.algorithm_selector:
+                selector = select(trt, config, given.tactics.layers)
             applied = self._configure(config, given.types, plan.settings)
             if plan.multi_profile:
                 applied["optimization_profiles"] = str(config.num_optimization_profiles)
@@ -170,9 +172,7 @@ class TensorRTBuilder(EngineBuilder):
                 applied["attentions_allowed_to_decompose"] = str(attentions)
             if monitor is not None:
                 config.progress_monitor = monitor
-            if given.tactics is not None and target.algorithm_selector:
-                selector = select(trt, config, given.tactics.layers)
-            elif self.uses_timing_cache:
+            if self.uses_timing_cache and selector is None:
                 cache = attach(config, given.timing_cache)
             known = tactics_in(cache) if plan.settings.reproducible else {}
             with self._marks.range("build"):

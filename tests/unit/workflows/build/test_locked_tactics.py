@@ -108,6 +108,8 @@ def test_what_the_lock_does_not_reach_is_an_alarm(bench: Bench) -> None:
     returns = {"EngineInspector.get_engine_information": json.dumps(LAYERS)}
     alarms = bench.build(returns=returns, lock=bench.lock, recipe=Recipe(batch=(8,), rewrite="none")).alarms
     assert [alarm.split(": ")[1] for alarm in alarms] == ["unasked", "{ForeignNode[a...b]}"]
+    (unknown, *_) = bench.build("b", lock=bench.lock).alarms  # the inspector says nothing
+    assert "is not known" in unknown
 
 
 @pytest.mark.parametrize(
