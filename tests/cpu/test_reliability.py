@@ -12,7 +12,7 @@ import pytest
 from tests.support.command_line import DIGITS, CommandLine
 from tests.support.killing import run_killed
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.files.manifests import read_listed, read_manifest
+from trtopt.files.manifests import hashes_of, read_listed, read_manifest, write_manifest
 from trtopt.records import Manifest
 from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.build.folder import check_folder, differences, rebuild_locked, trust
@@ -68,8 +68,12 @@ def test_verify_tells_and_exits_with_1(trtopt_cli: CommandLine, folder: Path) ->
 def test_a_locked_build_needs_the_graphs_and_no_engine(folder: Path, tmp_path: Path) -> None:
     edited(folder / "batch8.engine")
     (folder / "batch1.engine").unlink()
+    (folder / "batch1.tactics.json").write_text("of that engine")
+    manifest = read_manifest(folder)
+    write_manifest(folder, manifest, hashes_of(folder) | manifest.files)
     rebuild_locked(folder, tmp_path / "again")
     assert check_folder(tmp_path / "again").is_whole
+    assert not (tmp_path / "again" / "batch1.tactics.json").exists()
     edited(folder / "model.onnx")
     with pytest.raises(ArtifactError, match=r"model\.onnx"):
         rebuild_locked(folder, tmp_path / "once-more")
