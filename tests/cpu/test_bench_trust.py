@@ -263,7 +263,7 @@ def test_clocks_are_released_whatever_ends_the_process(
         process.send_signal(end)
     else:
         os.kill(workers[0], signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == status
     assert (tmp_path / "calls").read_text() == "lock unlock "
 

@@ -15,7 +15,7 @@ from tests.support.long import few
 SCRIPT = Path(sys.executable).with_name("trtopt")
 COMMANDS = {
     "build": (DIGITS, "-o", "out", "--backend", "onnxruntime"),
-    "bench": (DIGITS, "--backend", "onnxruntime", "--duration", "0.05"),
+    "bench": (DIGITS, "--backend", "onnxruntime", "--duration", "0.05", "--warmup", "0.01"),
     "rewrite": (DIGITS, "-o", "out.onnx"),
     "check": (DIGITS, "--against", DIGITS),
 }

@@ -12,7 +12,7 @@ from tests.support.command_line import DIGITS, CommandLine
 from tests.support.long import few
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {
-    "bench": ("--duration", "0.05"),
+    "bench": ("--duration", "0.05", "--warmup", "0.01"),
     "check": ("--against", DIGITS),
     "compare": ("--control", "1", "--duration", "0.5"),
 }
@@ -44,7 +44,18 @@ def test_it_is_loaded_only_if_it_is_trusted_by_name(
 def test_it_tells_its_batch_itself_and_the_result_tells_who_vouched(
     trtopt_cli: CommandLine, bare: Path
 ) -> None:
-    done = trtopt_cli("bench", "bare.engine", *TRUSTED, "--duration", "0.05", "--layers", "--json", "r.json")
+    done = trtopt_cli(
+        "bench",
+        "bare.engine",
+        *TRUSTED,
+        "--duration",
+        "0.05",
+        "--warmup",
+        "0.01",
+        "--layers",
+        "--json",
+        "r.json",
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads((trtopt_cli.folder / "r.json").read_bytes())
     (point,) = result["points"]
@@ -68,7 +79,7 @@ def test_it_may_lie_in_a_build_folder_that_does_not_name_it(
 ) -> None:
     shutil.copytree(cpu_build, trtopt_cli.folder / "e")
     shutil.copy(bare, trtopt_cli.folder / "e")
-    asked = ("bench", "e/bare.engine", "--duration", "0.05", *ON_CPU)
+    asked = ("bench", "e/bare.engine", "--duration", "0.05", "--warmup", "0.01", *ON_CPU)
     assert "no manifest lists this file" in trtopt_cli.fails(1, *asked)
     assert trtopt_cli(*asked, "--trust", "e/bare.engine").returncode == 0
 

@@ -51,7 +51,7 @@ def test_workers_mark_what_they_do(ranges: Path, cpu_build: Path, tmp_path: Path
     trtopt.build(DIGITS, tmp_path / "digits", backend="tensorrt-rtx", nvtx=True, rewrite="none")
     assert ranges.read_text().split() == ["parse", "build"]
     ranges.unlink()
-    trtopt.bench(cpu_build, batch=[8], duration=0.1, nvtx=True, layers=True)
+    trtopt.bench(cpu_build, batch=[8], duration=0.1, warmup=0.01, nvtx=True, layers=True)
     seen = ranges.read_text().splitlines()
     sampled = ["warm-up", "group 0", "stages 0"]
     assert seen == ["latency", *sampled, "bare loop 0", "throughput", *sampled, "layers"]

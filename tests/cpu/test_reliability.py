@@ -105,7 +105,7 @@ def test_an_engine_that_has_changed_is_loaded_only_once_it_is_trusted_by_name(
     folder = trtopt_cli.folder / "e"
     shutil.copytree(cpu_build, folder)
     shutil.copyfile(folder / "model.onnx", folder / "batch8.onnx")
-    bench = ("bench", folder, "--duration", "0.05", "--batch", "8")
+    bench = ("bench", folder, "--duration", "0.05", "--warmup", "0.01", "--batch", "8")
     assert "it was not loaded" in trtopt_cli.fails(1, *bench)
     assert "no engine of" in trtopt_cli.fails(2, "verify", folder, "--trust", "model.onnx")
     assert trtopt_cli("verify", folder, "--trust", "batch8.onnx").returncode == 0

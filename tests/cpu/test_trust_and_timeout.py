@@ -22,7 +22,7 @@ from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.peaks import probe_peaks
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {
-    "bench": ("--duration", "0.05"),
+    "bench": ("--duration", "0.05", "--warmup", "0.01"),
     "profile": ("--duration", "0.05"),
     "check": ("--against", DIGITS),
     "compare": ("--control", "1", "--duration", "0.5"),
@@ -56,7 +56,7 @@ def test_an_engine_that_has_changed_is_loaded_if_it_is_trusted_this_once(
 
 
 def test_what_is_trusted_must_be_an_engine(trtopt_cli: CommandLine, folder: Path) -> None:
-    asked = ("bench", folder, "--batch", "8", "--duration", "0.05")
+    asked = ("bench", folder, "--batch", "8", "--duration", "0.05", "--warmup", "0.01")
     told = trtopt_cli.fails(2, *asked, "--trust", "batch9.onnx")
     assert "--trust batch9.onnx: no engine of" in told
     assert "batch1.onnx, batch8.onnx" in told
@@ -95,7 +95,7 @@ def test_a_measurement_that_takes_longer_than_it_may_is_a_failure(
 @pytest.mark.long
 def test_putting_a_plan_to_the_test_has_a_time_limit(trtopt_cli: CommandLine, cpu_build: Path) -> None:
     shutil.copytree(cpu_build, trtopt_cli.folder / "e")
-    measured = trtopt_cli("bench", "e", "--duration", "0.2", "--json", "e/bench.json")
+    measured = trtopt_cli("bench", "e", "--duration", "0.2", "--warmup", "0.01", "--json", "e/bench.json")
     assert measured.returncode == 0, measured.stderr
     asked = ("plan", "e", "-o", "plan.json", "--slo", "p50=500ms", "--rate", "20")
     late = trtopt_cli(*asked, *SHORT, "-v")  # a busy machine has more notes than are shown without
@@ -127,7 +127,20 @@ def test_a_bisections_engines_have_a_time_limit(
 
 
 def test_a_sweep_goes_on_after_a_point_that_took_too_long(trtopt_cli: CommandLine) -> None:
-    asked = ("sweep", DIGITS, "-o", "s", "--backend", "onnxruntime", "--batch", "1,2", "--duration", "0.05")
+    asked = (
+        "sweep",
+        DIGITS,
+        "-o",
+        "s",
+        "--backend",
+        "onnxruntime",
+        "--batch",
+        "1,2",
+        "--duration",
+        "0.05",
+        "--warmup",
+        "0.01",
+    )
     done = trtopt_cli(*asked, *SHORT)
     assert done.returncode == 1
     assert "none of 2 points could be measured" in done.stderr
@@ -140,7 +153,10 @@ def test_there_is_nothing_to_guard_where_nothing_is_measured(
     trtopt_cli: CommandLine, cpu_build: Path
 ) -> None:
     assert (
-        trtopt_cli("bench", cpu_build, "--layers", "--duration", "0.05", "--json", "r.json").returncode == 0
+        trtopt_cli(
+            "bench", cpu_build, "--layers", "--duration", "0.05", "--warmup", "0.01", "--json", "r.json"
+        ).returncode
+        == 0
     )
     for flags in (("--timeout", "9"), ("--trust", "batch8.onnx")):
         told = trtopt_cli.fails(2, "profile", cpu_build, "--result", "r.json", *flags)

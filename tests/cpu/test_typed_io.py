@@ -251,6 +251,7 @@ def test_a_sweep_and_builds_that_exchange_int8_calibrate_on_floats_and_measure(
         io={"x": "int8"},
         data=samples,
         duration=0.1,
+        warmup=0.01,
         backend="onnxruntime",
         listener=Listener(note=noted.append),
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 HERE = Path(__file__).resolve().parent
-_SILENCE_S = 30
+_SILENCE_S = 120
 """No word for so long, of which a case has ten seconds: it hangs in native code."""
 
 

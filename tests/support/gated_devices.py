@@ -12,7 +12,7 @@ from trtopt.records import BatchPolicy
 from trtopt.serving.batcher import DynamicBatcher
 
 HOUR_MS = 3_600_000.0
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """Whatever is not there by then never comes: no test waits for it when all is well."""
 
 
