@@ -6,14 +6,16 @@ the errors that all can raise. Errors name keywords, not the command line's opti
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from trtopt.data import packing
 from trtopt.data.packing import Array
-from trtopt.errors import TrtoptError, UsageError
+from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.export import spec
 from trtopt.export.export import Exported
+from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import is_build_folder, read_manifest
 from trtopt.files.outputs import check_output, write_output
 from trtopt.measure.analysis.outcomes import Compared
@@ -40,7 +42,7 @@ from trtopt.records import (
 from trtopt.records.precision import BisectReport, CastReport, CheckReport, QuantizeReport
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import Optimized, Tuned
-from trtopt.report.html.page import page_of, plotting_library
+from trtopt.report.html.page import library_name, page_of, plotting_library
 from trtopt.report.html.pages import models_page, pair_page, report_page, sweep_page
 from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest, VerifyRequest
 from trtopt.requests.measure import (
@@ -74,6 +76,7 @@ from trtopt.workflows import models as on_models
 from trtopt.workflows.bench.bench import bench as run_bench
 from trtopt.workflows.build.build import build_requested
 from trtopt.workflows.build.folder import verify as run_verify
+from trtopt.workflows.cache_folder import store_folder
 from trtopt.workflows.compare.compare import compare as run_compare
 from trtopt.workflows.history.history import add as run_add, history as run_history
 from trtopt.workflows.inspect import inspect as run_inspect
@@ -388,14 +391,25 @@ def write_page(request: ReportRequest, *, leave_out_others: bool = False) -> Pat
     else:
         a, b = collect(folder), collect(other)
         page = pair_page(a, b, differences_of(a, b), argv)
-    text = page_of(page, plotting_library(), f"trtopt {__version__}, {now()}")
+    text = page_of(page, _plotting_library(), f"trtopt {__version__}, {now()}")
     write_output(file, text.encode(), PAGE)
     return file
 
 
+def _plotting_library() -> str:
+    """That of pages, as it was bundled for an earlier one if it is still there."""
+    kept = store_folder() / library_name()
+    with suppress(OSError, UnicodeDecodeError):
+        return kept.read_text("utf-8")
+    library = plotting_library()
+    with suppress(OutputError):  # the next page takes as long
+        write_atomically(kept, library.encode())
+    return library
+
+
 def write_difference(found: ModelDifference, file: Path) -> None:
     """Write how two models differ as a page."""
-    text = page_of(models_page(found), plotting_library(), f"trtopt {__version__}, {now()}")
+    text = page_of(models_page(found), _plotting_library(), f"trtopt {__version__}, {now()}")
     write_output(file, text.encode(), PAGE)
 
 

@@ -19,23 +19,27 @@ from trtopt.api import check
 from trtopt.errors import OutputError
 from trtopt.onnxio import disk_space
 
-WIDE, LAYERS = 2048, 9
 GIB = 2**30
 
 
 @pytest.fixture(scope="module")
 def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gated layers behind normalisations with weights of 432 MiB: what smoothing, too, works on."""
-    folder = tmp_path_factory.mktemp("memory")
+    """Weights of 432 MiB."""
+    return gated_layers(tmp_path_factory.mktemp("memory") / "gated", wide=2048, layers=9)
+
+
+def gated_layers(folder: Path, *, wide: int, layers: int) -> Path:
+    """Gated layers behind normalisations: what smoothing, too, works on; and samples."""
+    folder.mkdir()
     rng = np.random.default_rng(0)
-    columns = np.where(np.arange(WIDE) % 97, 1.0, 30.0).astype(np.float32)
+    columns = np.where(np.arange(wide) % 97, 1.0, 30.0).astype(np.float32)
     nodes, weights, last, offset = [], [], "x", 0
     with (folder / "m.data").open("wb") as file:
-        for layer in range(LAYERS):
+        for layer in range(layers):
             for name in "gud":
                 name += str(layer)
-                size = file.write(rng.standard_normal((WIDE, WIDE), np.float32) / 45)
-                weight = TensorProto(name=name, data_type=1, dims=[WIDE, WIDE], data_location=1)
+                size = file.write(rng.standard_normal((wide, wide), np.float32) / 45)
+                weight = TensorProto(name=name, data_type=1, dims=[wide, wide], data_location=1)
                 for key, value in {"location": "m.data", "offset": offset, "length": size}.items():
                     weight.external_data.add(key=key, value=str(value))
                 weights.append(weight)
@@ -53,11 +57,11 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 nodes.append(helper.make_node(op, inputs, [out], out))
             last = f"z{layer}"
     weights.append(onnx.numpy_helper.from_array(columns, "scale"))
-    ends = [helper.make_tensor_value_info(name, 1, ["N", 8, WIDE]) for name in ("x", last)]
+    ends = [helper.make_tensor_value_info(name, 1, ["N", 8, wide]) for name in ("x", last)]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     (folder / "m.onnx").write_bytes(model.SerializeToString())
-    np.savez(folder / "x.npz", x=rng.standard_normal((4, 8, WIDE), np.float32))
+    np.savez(folder / "x.npz", x=rng.standard_normal((4, 8, wide), np.float32))
     return folder
 
 
@@ -135,13 +139,14 @@ def test_a_stage_holds_little_beside_the_weights(fp8: Path, words: str, weights:
 
 
 def test_too_little_room_for_temporary_files_is_reported_before_the_work(
-    gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = type("Usage", (), {"free": 1 << 20})
+    gated = gated_layers(tmp_path / "model", wide=256, layers=1)
+    few = type("Usage", (), {"free": 1 << 10})
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: few)
-    with pytest.raises(OutputError, match=r"(?s)up to 0\.8 GiB of .* elsewhere with output"):
+    with pytest.raises(OutputError, match=r"(?s)up to 0\.0 GiB of .* elsewhere with output"):
         trtopt.cast(gated / "m.onnx", tmp_path / "half.onnx", precision="fp16")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [gated]
     half = gated / "half.onnx"
     monkeypatch.undo()
     trtopt.cast(gated / "m.onnx", half, precision="fp16", compare=False, data=gated / "x.npz")

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 from tests.support.selection_builds import PAIRS, TRANSFORMER, build, quantised, script
+from trtopt.cli.main import cli
 from trtopt.errors import BuildError, TrtoptError, UsageError
 from trtopt.files.manifests import read_manifest
 from trtopt.onnxio import model_file
@@ -280,14 +282,16 @@ def test_the_report_tells_times_choice_accuracy_and_regions(
 
 
 def test_the_command_measures_on_onnx_runtime_and_selects_what_it_says(
-    trtopt_cli: CommandLine, calib: dict[Path, str]
+    calib: dict[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = trtopt_cli(
-        "build", DIGITS, "-o", "out", "--precision", "int8", "--data", calib[DIGITS],
-        "--backend", "onnxruntime", "--batch", "8",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    manifest = read_manifest(trtopt_cli.folder / "out")
+    for name in ("_DURATION_S", "_LAYERS_S"):
+        monkeypatch.setattr(select_precision, name, 0.1)
+    asked = ["--precision", "int8", "--data", calib[DIGITS], "--backend", "onnxruntime", "--batch", "8"]
+    done = CliRunner().invoke(
+        cli, ["build", str(DIGITS), "-o", str(tmp_path / "out"), *asked], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.stderr
+    manifest = read_manifest(tmp_path / "out")
     assert manifest.verdict is not None
     (batch,) = manifest.verdict.batches
     assert manifest.onnx.path == f"model.{batch.chosen}.onnx"

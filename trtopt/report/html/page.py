@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal
+from zlib import crc32
 
 from trtopt.errors import ArtifactError, BackendMissingError
 from trtopt.extras import install
@@ -77,17 +78,24 @@ class Page:
 # ── as HTML ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def library_name() -> str:
+    """What `plotting_library` is kept under: another name for another vl-convert, or other exports."""
+    try:
+        import jinja2  # noqa: F401  (what the page is made with: told before any work)
+        import vl_convert
+    except ImportError as error:
+        raise BackendMissingError(f"{error.name or error} is not installed", install("report")) from None
+    return f"vega-{vl_convert.__version__}-{crc32(_EXPORTS.encode()):08x}.js"
+
+
 def plotting_library() -> str:
-    """JavaScript that defines `vegaEmbed`; takes about two seconds to bundle.
+    """JavaScript that defines `vegaEmbed`; takes one to two seconds to bundle.
 
     Vega, as vl-convert bundles it: 0.9 MB against plotly.js's 4.8 MB and Bokeh's 1.3 MB. All three are
     maintained and work offline.
     """
-    try:
-        import jinja2  # noqa: F401  (what the page is made with: told before any work)
-        from vl_convert import javascript_bundle
-    except ImportError as error:
-        raise BackendMissingError(f"{error.name or error} is not installed", install("report")) from None
+    from vl_convert import javascript_bundle
+
     return javascript_bundle(_EXPORTS)
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,10 +16,11 @@ import pytest
 
 from tests.support import examples
 from tests.support.pages import renamed, resnet
+from trtopt import api
 from trtopt.errors import BackendMissingError
 from trtopt.records import Collected
 from trtopt.records.precision import CheckedSubject, CheckReport, OutputDifference, Violation
-from trtopt.report.html.page import page_of, plotting_library
+from trtopt.report.html.page import library_name, page_of, plotting_library
 from trtopt.report.html.pages import report_page
 
 LIBRARY = "window.vegaEmbed = '</script><!--';"
@@ -239,9 +241,20 @@ def test_the_plotting_library_is_one_script_without_an_end_in_it() -> None:
     assert "window.vegaEmbed=" in library[-200:]
 
 
+def test_the_plotting_library_is_bundled_once_and_without_a_place_to_keep_it_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bundled = ["second", "first"]
+    monkeypatch.setattr(api, "plotting_library", bundled.pop)
+    monkeypatch.setenv("TRTOPT_CACHE_DIR", str(tmp_path / "cache"))
+    assert [api._plotting_library() for _ in range(2)] == ["first", "first"]
+    monkeypatch.setenv("TRTOPT_CACHE_DIR", "/proc/nowhere")
+    assert api._plotting_library() == "second"
+
+
 @pytest.mark.parametrize("module", ["jinja2", "vl_convert"])
 def test_a_missing_extra_is_named_with_its_install_line(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BackendMissingError) as caught:
-        plotting_library()
+        library_name()
     assert caught.value.remedy == "pip install jinja2 vl-convert-python"
