@@ -27,8 +27,8 @@ from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.sweep.folder import read_sweep, save_sweep
 from trtopt.workflows.workbench import EngineRequest, Workbench
 
-QUICK = {"duration": 0.1, "warmup": 0.01, "backend": "onnxruntime"}
-QUICK_FLAGS = ("--duration", "0.1", "--warmup", "0.01", "--backend", "onnxruntime")
+QUICK = {"duration": 0.03, "warmup": 0.01, "backend": "onnxruntime"}
+QUICK_FLAGS = ("--duration", "0.03", "--warmup", "0.01", "--backend", "onnxruntime")
 
 
 def written(folder: Path) -> dict[str, int]:
@@ -295,7 +295,7 @@ def test_a_sweep_on_other_terms_is_refused_with_what_differs(swept: tuple[Path, 
     folder, _ = swept
     other = QUICK | {"duration": 0.2}
     calib = {"precision": ("int8",), "data": str(HELDOUT)}
-    with pytest.raises(ArtifactError, match=r"on other terms: duration 0.1, now 0.2"):
+    with pytest.raises(ArtifactError, match=r"on other terms: duration 0.03, now 0.2"):
         trtopt.sweep(DIGITS, folder, batch=(1,), **other, **calib)
     with pytest.raises(ArtifactError, match=r"contract trtexec-11, now serving"):
         trtopt.sweep(DIGITS, folder, batch=(1,), contract="serving", **QUICK, **calib)
