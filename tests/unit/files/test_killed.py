@@ -43,15 +43,14 @@ OTHERS = ["NOTES.md", "link", "results", "results/empty", "results/of may", "res
 
 
 @pytest.mark.parametrize("how", ["at once", "apart"])
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_a_folder_is_the_earlier_or_the_new_one_wherever_its_maker_is_killed(
-    how: str, step: int, tmp_path: Path
+    how: str, tmp_path: Path
 ) -> None:
     """And what others have put there is in it; it is always there where two names can be exchanged."""
     seen, earlier = set(), tmp_path / "earlier"
     assert run(make_folder, earlier, 1, "earlier") == 0
     add_others(earlier)
-    for number in count(step, step):
+    for number in count(1):
         final = tmp_path / str(number) / "final"
         shutil.copytree(earlier, final, symlinks=True)
         ended = run_fork_killed(ALL, number, make_folder, str(final), "1", "killed", how)

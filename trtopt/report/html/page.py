@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any, Literal
 from zlib import crc32
@@ -81,11 +82,11 @@ class Page:
 def library_name() -> str:
     """What `plotting_library` is kept under: another name for another vl-convert, or other exports."""
     try:
-        import jinja2  # noqa: F401  (what the page is made with: told before any work)
-        import vl_convert
+        import jinja2  # noqa: F401
+        import vl_convert  # noqa: F401  (what the page is made with: told before any work)
     except ImportError as error:
         raise BackendMissingError(f"{error.name or error} is not installed", install("report")) from None
-    return f"vega-{vl_convert.__version__}-{crc32(_EXPORTS.encode()):08x}.js"
+    return f"vega-{version('vl-convert-python')}-{crc32(_EXPORTS.encode()):08x}.js"
 
 
 def plotting_library() -> str:
