@@ -256,8 +256,9 @@ def history(request: HistoryRequest) -> HistoryReport:
 
     Returns:
         The series, each with its runs (in milliseconds), the changes in them and what else changed there, and
-        a verdict on the newest run: SLOWER, FASTER, SAME or UNDECIDED. Changes are found by the rank sum of
-        Wilcoxon, Mann and Whitney: see `trtopt.measure.statistics.change_points`.
+        a verdict on the newest run: SLOWER, FASTER, SAME, UNDECIDED; UNTRUSTWORTHY without figures.
+        Changes are found by the rank sum of Wilcoxon, Mann and Whitney: see
+        `trtopt.measure.statistics.change_points`.
 
     Raises:
         UsageError: the folder holds no results.

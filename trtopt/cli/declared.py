@@ -175,11 +175,15 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *(str(one.flag) for one in SETTINGS if one.backends == (ONNXRUNTIME,)),
     ),
     "Where jobs run": ("--jobs", "--executor", "--gpu-model", "--retries"),
-    "For other tools": ("--nvtx", "--cuda-profiler", "--trace", "--export-times", "--export-profile"),
-    "Output": (
-        *("--json", "--markdown", "--export", "--strict", "--verbose", "--quiet", "--log-file"),
-        "--help",
+    "For other tools": (
+        "--nvtx",
+        "--cuda-profiler",
+        "--trace",
+        "--export",
+        "--export-times",
+        "--export-profile",
     ),
+    "Output": ("--json", "--markdown", "--strict", "--verbose", "--quiet", "--log-file", "--help"),
 }
 """In the order of the help; an option that is listed nowhere stands under the first. A flag that means
 something else in another command is listed with its metavar."""

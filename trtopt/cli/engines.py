@@ -389,7 +389,7 @@ def show_history(request: HistoryRequest, json: JsonOutput | None) -> None:
 @json_option("trtopt.history", "the series, their runs and changes,")
 @export_option
 def check_history(request: HistoryRequest, json: JsonOutput | None, export: tuple[Export, ...]) -> None:
-    """Judge the newest result, for a CI.
+    """Judge the newest result, or RESULT, for a CI.
 
     Exits with 3 if a series is slower than before, until twenty runs are at the new level, and with 5 if that
     is not decided: too few runs, figures that are missing, a newer file that cannot be read, or slow runs,

@@ -136,10 +136,9 @@ class Export:
     @property
     def kind(self) -> Kind:
         """What may be written over, or appended to."""
-        from trtopt.files.outputs import Kind, head_of
+        from trtopt.files.outputs import kind_beginning
 
-        begins = self.format.begins
-        return Kind("of this format", lambda path: not begins or head_of(path).startswith(begins))
+        return kind_beginning("of this format", *self.format.begins)
 
     def write(self, view: View) -> None:
         """Write what the gate says of a result."""
@@ -147,11 +146,11 @@ class Export:
         from trtopt.files.outputs import check_output, write_output
 
         content = self.format.write(view)
-        if self.format.begins:
+        if not self.format.is_appended:
             write_output(self.path, content, self.kind)
             return
         check_output(self.path, self.kind)
-        with writing(self.path), self.path.open("ab") as file:
+        with writing(self.path), self.path.open("ab") as file:  # in place: a runner may be another user
             file.write(content)
 
 
@@ -178,18 +177,17 @@ export_option = click.option(
 
 @contextmanager
 def exported_failure(command: str, exports: Sequence[Export]) -> Iterator[None]:
-    """Export what breaks the block off, in place of verdicts: no file of an earlier run is left to pass."""
+    """Export what ends the block early, in place of verdicts: no file of an earlier run is left to pass."""
     try:
         yield
     except BaseException as error:
         from trtopt.errors import OutputError
         from trtopt.report.view import GateRow, View
 
-        name = f"trtopt {command}"
-        problem = getattr(error, "problem", "") or type(error).__name__
+        name, problem = f"trtopt {command}", getattr(error, "problem", "it was stopped")
         for one in exports:
             with suppress(OutputError):
-                one.write(View(f"{name} failed: {problem}", (), gate=(GateRow(name, "failed", problem),)))
+                one.write(View(f"{name} failed: {problem}", (), gate=[GateRow(name, "failed", problem)]))
         raise
 
 

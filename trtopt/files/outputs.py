@@ -205,9 +205,9 @@ def json_kind(schema: str) -> Kind:
     return Kind(f"{schema}'s JSON", lambda path: kind_of(head_of(path)) == schema)
 
 
-def kind_beginning(name: str, start: bytes) -> Kind:
-    """Files with a beginning of trtopt's own."""
-    return Kind(name, lambda path: head_of(path).startswith(start))
+def kind_beginning(name: str, *starts: bytes) -> Kind:
+    """Files with a beginning of trtopt's own, one of these."""
+    return Kind(name, lambda path: head_of(path).startswith(starts))
 
 
 def with_hash(text: str, comment: str) -> bytes:

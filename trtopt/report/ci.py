@@ -6,9 +6,9 @@ Only what the gate lets pass is a success in any of them; a figure that is not t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 import msgspec
 
@@ -26,37 +26,26 @@ _COLOURS: dict[GateOutcome, str] = {
 
 @dataclass(frozen=True)
 class Format:
-    """How a view is written; `begins` is how one knows a file that trtopt wrote. Without, it is appended."""
+    """How a view is written; `begins` is how one knows a file that trtopt wrote, and may write over."""
 
     write: Callable[[View], bytes]
-    begins: tuple[bytes, ...] = ()
+    begins: tuple[bytes, ...]
+    is_appended: bool = False
 
 
 def junit(view: View) -> bytes:
     """A test case for each row: a failure where it is slower, an error where nothing else is shown."""
-    names = {"ok": "system-out", "slower": "failure"}
-    count = Counter(names.get(row.outcome, "error") for row in view.gate)
-    totals = {
-        "name": "trtopt",
-        "tests": str(len(view.gate)),
-        "failures": str(count["failure"]),
-        "errors": str(count["error"]),
-    }
-    suites = ElementTree.Element("testsuites", totals)
-    suite = ElementTree.SubElement(suites, "testsuite", totals | {"skipped": "0"})
-    for row in view.gate:
-        case = ElementTree.SubElement(suite, "testcase", classname="trtopt", name=visible(row.name))
-        found = ElementTree.SubElement(case, names.get(row.outcome, "error"))
-        if row.outcome != "ok":
-            found.attrib |= {"type": row.outcome, "message": visible(row.reason)}
-        found.text = visible(row.reason)
-    text: bytes = ElementTree.tostring(suites, "utf-8")
+    tags = [{"ok": "system-out", "slower": "failure"}.get(row.outcome, "error") for row in view.gate]
+    totals = {"tests": len(tags), "failures": tags.count("failure"), "errors": tags.count("error")}
+    attributes = {"name": "trtopt", **{name: str(count) for name, count in totals.items()}}
+    suites = Element("testsuites", attributes)
+    suite = SubElement(suites, "testsuite", attributes)
+    for tag, row in zip(tags, view.gate, strict=True):
+        case = SubElement(suite, "testcase", classname="trtopt", name=visible(row.name))
+        why = {} if row.outcome == "ok" else {"type": row.outcome, "message": visible(row.reason)}
+        SubElement(case, tag, why).text = visible(row.reason)
+    text: bytes = tostring(suites, "utf-8")
     return b'<?xml version="1.0" encoding="UTF-8"?>\n' + text + b"\n"
-
-
-def summary(view: View) -> bytes:
-    """Markdown."""
-    return f"\n{view.markdown()}\n".encode()
 
 
 def badge(view: View) -> bytes:
@@ -76,8 +65,8 @@ def github_action_benchmark(view: View) -> bytes:
             {
                 "name": visible(row.name),
                 "unit": "ms",
-                "value": row.value_ms,
-                "range": "{:.4g} to {:.4g}".format(*row.bounds_ms) if row.bounds_ms else "",
+                "value": row.ms[0],
+                "range": " to ".join(f"{bound:.4g}" for bound in row.ms[1:]),
                 "extra": f"{row.outcome}: {visible(row.reason)}",
             }
             for row in _measured(view)
@@ -88,22 +77,15 @@ def github_action_benchmark(view: View) -> bytes:
 def bencher(view: View) -> bytes:
     """Bencher Metric Format: nanoseconds, the unit of its measure `latency`."""
     names = ("value", "lower_value", "upper_value")
-    return _json(
-        {
-            visible(row.name): {
-                "latency": {
-                    name: 1e6 * (ms or 0.0)
-                    for name, ms in zip(names, (row.value_ms, *(row.bounds_ms or ())), strict=False)
-                }
-            }
-            for row in _measured(view)
-        }
-    )
+    metrics = {
+        visible(row.name): {name: 1e6 * ms for name, ms in zip(names, row.ms, strict=False)}
+        for row in _measured(view)
+    }
+    return _json({name: {"latency": metric} for name, metric in metrics.items()})
 
 
-def _measured(view: View) -> list[GateRow]:
-    """The rows with a figure that can be believed, and is that of the newest run."""
-    return [row for row in view.gate if row.value_ms is not None and row.outcome != "untrustworthy"]
+def _measured(view: View) -> Iterator[GateRow]:
+    return (row for row in view.gate if row.ms and row.outcome != "untrustworthy")
 
 
 def _json(value: object) -> bytes:
@@ -112,7 +94,7 @@ def _json(value: object) -> bytes:
 
 FORMATS = {
     "junit": Format(junit, (b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="trtopt"',)),
-    "summary": Format(summary),
+    "summary": Format(lambda view: f"\n{view.markdown()}\n".encode(), (b"",), is_appended=True),
     "badge": Format(badge, (b'{"schemaVersion":1,"label":"trtopt"',)),
     "github-action-benchmark": Format(github_action_benchmark, (b'[{"name":"trtopt ', b"[]")),
     "bencher": Format(bencher, (b'{"trtopt ', b"{}")),

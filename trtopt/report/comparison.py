@@ -23,7 +23,6 @@ from trtopt.report.view import (
     Block,
     Chart,
     Column,
-    GateOutcome,
     GateRow,
     Lines,
     Note,
@@ -75,19 +74,16 @@ def compared_view(compared: Compared) -> View:
 
 def _gate_row(outcome: Comparisons, row: Row) -> GateRow:
     comparison, ratio = row.comparison, row.comparison.ratio
-    reasons = [reason.text for reason in comparison.reasons]
-    result: GateOutcome = "slower"
-    if comparison.verdict is not Verdict.SLOWER:
-        is_open = row in outcome.not_shown
-        reasons.insert(0, f"{'not ' if is_open else ''}shown to be within {outcome.limit:.1%} of A")
-        result = ("untrustworthy" if _is_disturbed(row) else "undecided") if is_open else "ok"
-    return GateRow(
-        f"trtopt latency, batch {row.batch}",
-        result,
-        "; ".join(reasons),
-        row.b_ms,
-        None if ratio is None else (row.b_ms * ratio.low / ratio.value, row.b_ms * ratio.high / ratio.value),
-    )
+    name, ms = f"trtopt latency, batch {row.batch}", [row.b_ms]
+    if ratio is not None:
+        ms += [row.b_ms * ratio.low / ratio.value, row.b_ms * ratio.high / ratio.value]
+    reasons = "; ".join(reason.text for reason in comparison.reasons)
+    if comparison.verdict is Verdict.SLOWER:
+        return GateRow(name, "slower", reasons, tuple(ms))
+    shown = f"shown to be within {outcome.limit:.1%} of A; {reasons}"
+    if row not in outcome.not_shown:
+        return GateRow(name, "ok", shown, tuple(ms))
+    return GateRow(name, "untrustworthy" if _is_disturbed(row) else "undecided", f"not {shown}", tuple(ms))
 
 
 def comparison_notes(outcome: Outcome) -> list[Note]:

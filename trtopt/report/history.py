@@ -62,7 +62,7 @@ def _gate_row(series: HistorySeries) -> GateRow:
         f"trtopt {series.mode}, {series.engine} ({inputs}), {where}",
         "slower" if is_slower else _OPEN.get(series.verdict, "ok"),
         "; ".join(reasons),
-        series.runs[-1].main_ms,
+        (series.runs[-1].main_ms,),
     )
 
 

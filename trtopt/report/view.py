@@ -124,13 +124,15 @@ GateOutcome = Literal["ok", "slower", "undecided", "untrustworthy", "failed"]
 
 @dataclass(frozen=True)
 class GateRow:
-    """What a gate says of one thing that was measured, and why; its latency, with the interval of 95 %."""
+    """What a gate says of one thing that was measured, and why.
+
+    `ms` is its latency, then the bounds of the interval of 95 %, as far as they are known.
+    """
 
     name: str
     outcome: GateOutcome
     reason: str
-    value_ms: float | None = None
-    bounds_ms: tuple[float, float] | None = None
+    ms: tuple[float, ...] = ()
 
 
 # ── tables and text ───────────────────────────────────────────────────────────────────────────────────

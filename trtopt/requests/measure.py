@@ -220,9 +220,13 @@ HistoryFolder = Annotated[str | Path, Argument("the folder of one model's result
 
 @dataclass(frozen=True)
 class HistoryRequest(shared.Request):
-    """Which history."""
+    """Which history, and which of its results to judge."""
 
     folder: HistoryFolder
+    result: Annotated[
+        str | Path | None,
+        Argument("the result to judge, by what is no newer [default: the newest].", metavar="[RESULT]"),
+    ] = None
 
 
 @dataclass(frozen=True)

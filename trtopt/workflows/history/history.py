@@ -33,29 +33,38 @@ def add(request: HistoryAddRequest) -> tuple[Path, ...]:
 
 
 def _keep(path: Path, folder: Path) -> Path:
-    report, content = _read(path), read_bounded(path)
-    digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
-    kept = folder / f"{report.created.replace(':', '-')}-{digest}.json"
+    kept, content = folder / _name(path), read_bounded(path)
     if not (kept.is_file() and read_bounded(kept) == content):  # a damaged one is replaced
         write_atomically(kept, content)
     return kept
 
 
+def _name(path: Path) -> str:
+    """A result's name in a history; later ones sort behind earlier ones."""
+    created, digest = _read(path).created, hashlib.sha256(read_bounded(path)).hexdigest()
+    return f"{created.replace(':', '-')}-{digest[:_DIGITS]}.json"
+
+
 def history(request: HistoryRequest) -> HistoryReport:
-    """Judge all that the folder holds; a damaged file is named and left out."""
+    """Judge all that the folder holds, up to `result`; a damaged file is named and left out."""
     folder = Path(request.folder)
-    series, notes = series_of(_results(folder))
+    last = None if request.result is None else _name(Path(request.result))
+    if last is not None and not (folder / last).is_file():
+        add_it = f"trtopt history add {folder} {request.result}"
+        raise UsageError(f"{folder}: does not hold {request.result}", f"{add_it} adds it")
+    series, notes = series_of(_results(folder, last))
     if not (series or notes):
         raise UsageError(f"{folder}: holds no results", f"trtopt history add {folder} bench.json adds one")
     return HistoryReport(folder=str(folder), series=series, notes=notes)
 
 
-def _results(folder: Path) -> Iterator[NamedResult]:
+def _results(folder: Path, last: str | None) -> Iterator[NamedResult]:
     for path in sorted(folder.glob("*.json")):
-        try:
-            yield path.name, _read(path)
-        except TrtoptError as error:
-            yield path.name, error
+        if last is None or path.name <= last:
+            try:
+                yield path.name, _read(path)
+            except TrtoptError as error:
+                yield path.name, error
 
 
 def _read(path: Path) -> BenchReport:

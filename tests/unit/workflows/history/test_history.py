@@ -107,6 +107,26 @@ def test_a_result_whose_time_cannot_be_is_refused_and_leaves_the_gate_shut(
     assert history(HistoryRequest(folder)).series[0].verdict == "UNTRUSTWORTHY"
 
 
+def test_a_slow_result_is_judged_by_itself_whatever_the_clock_of_its_host(
+    results: list[Path], tmp_path: Path
+) -> None:
+    """A clock that is years behind makes it the oldest; what another job adds meanwhile is newer."""
+    folder, slow = tmp_path / "history", tmp_path / "slow.json"
+    add(HistoryAddRequest(folder, results))
+    slow.write_bytes(to_json(next(runs_of([10.0]))))
+    with pytest.raises(UsageError):
+        history(HistoryRequest(folder, slow))
+    dated(slow, "2020-01-01T00:00:00+00:00")
+    add(HistoryAddRequest(folder, [slow]))
+    assert history(HistoryRequest(folder)).series[0].verdict == "SAME"
+    assert history(HistoryRequest(folder, slow)).series[0].verdict == "UNDECIDED"
+    dated(slow, "2026-01-09T12:00:00+00:00")  # before the last of the others
+    add(HistoryAddRequest(folder, [slow]))
+    assert history(HistoryRequest(folder, results[-1])).series[0].verdict == "SAME"
+    found = history(HistoryRequest(folder, slow)).series[0]
+    assert (found.verdict, len(found.runs)) == ("UNDECIDED", 11)
+
+
 def test_times_of_other_time_zones_are_in_order(results: list[Path], tmp_path: Path) -> None:
     dated(results[-1], "2026-01-09T23:00:00-05:00")  # 04:00 of the tenth, after the one of 00:00
     dated(results[-2], "2026-01-10T02:00:00+00:00")
