@@ -409,7 +409,7 @@ class Trial(Record, frozen=True, kw_only=True):
     """A remedy of some causes, built and measured in turns with B, and with A if that has engines.
 
     `predicted_ms` is the causes' cost, which it saves at most. `reason` says why it could not be tried; the
-    measured medians are None then. `sqnr_db` is of the output that errs most, where outputs were compared.
+    measured medians are None then.
     """
 
     option: str
@@ -419,7 +419,6 @@ class Trial(Record, frozen=True, kw_only=True):
     a_ms: float | None = None
     b_ms: float | None = None
     against_b: ComparisonVerdict | None = None
-    sqnr_db: float | None = None
     reason: str = ""
 
     @property

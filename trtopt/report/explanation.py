@@ -62,7 +62,6 @@ def difference_blocks(found: EngineDifference) -> Iterator[Block]:
     trials: list[Column[Trial]] = [
         Column("predicted ms", lambda one: one.predicted_ms, ".4f"),
         Column("saved ms", lambda one: one.gain_ms, "+.4f"),
-        Column("SQNR dB", lambda one: one.sqnr_db, ".1f"),
         Column("remedy, its causes, what came of it", _trial, fit="fold"),
     ]
     replaced: list[Column[Replacement]] = [

@@ -205,10 +205,6 @@ class Candidates:
         self._model = replace(model, proto=prepare.prepare(model.proto)[0])
         self._session = open_model(self._model)
 
-    def know(self, entry: Entry) -> None:
-        """Make others on the ranges of one in INT8 that is there."""
-        self._int8.append(entry)
-
     def make(self, precision: Precision) -> Entry:
         """The model in a precision; `fp32` is the unchanged model."""
         folder = self._folder / precision

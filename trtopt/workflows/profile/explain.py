@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.inspect.explanation import differences
 from trtopt.recipe import batch_sizes
-from trtopt.records import EngineDifference, Explanation, ProfileReport
+from trtopt.records import Explanation, ProfileReport
 from trtopt.requests.measure import ExplainRequest, ProfileRequest
 from trtopt.requests.shared import parse_budget
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workflows.bench.resolve_engines import check_trust, find_engines, resolve_engines, runs_on
+from trtopt.workflows.bench.resolve_engines import check_trust, runs_on
 from trtopt.workflows.compare.result_files import is_result_file
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.profile import (
@@ -24,7 +24,7 @@ from trtopt.workflows.profile.profile import (
     profile,
     read_profile,
 )
-from trtopt.workflows.profile.remedies import check_chosen, try_remedies
+from trtopt.workflows.profile.remedies import has_engines, try_remedies
 from trtopt.workflows.provenance import check_engines, command_line, now
 
 _OF_PROFILES = {"a", "b", "batch", "listener"}
@@ -33,27 +33,31 @@ _OF_PROFILES = {"a", "b", "batch", "listener"}
 
 def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation:
     """Find the causes of the difference in time; see `trtopt.explain`. What was not profiled is, A first."""
-    end, notes = time.monotonic() + parse_budget(str(request.budget)), list[str]()
-    with ExitStack() as built:
-        paths = [Path(one) for one in (request.a, request.b)]
-        check_trust(request.trust, [path for path in paths if not _is_profiled(path)])
-        if request.remedies:
-            paths = [_with_engines(path, request, notes, listener, built) for path in paths]
-            if not _has_engines(paths[1]):
-                raise UsageError(
-                    f"{paths[1]}: is a profile without engines, from which nothing can be built to --try",
-                    "give the build folder that was profiled; a profile.json in it is used",
-                )
-        elif all(map(_is_profiled, paths)):
-            check_without_measuring(request, _OF_PROFILES, "on saved profiles, which are not measured again")
-        saved = {path: _read(path) for path in paths if _is_profiled(path)}
-        a, b = (saved.get(path) or _measure(path, request, listener) for path in paths)
-        _check_one_model(a, b, paths[1])
-        found = _differences(a, b, batch_sizes(request.batch))
-        check_chosen(request.remedies, found)
-        if request.remedies:
-            first = paths[0] if _has_engines(paths[0]) else None
-            found = tuple(try_remedies(one, (first, paths[1]), request, end, listener) for one in found)
+    paths = [Path(one) for one in (request.a, request.b)]
+    check_trust(request.trust, [path for path in paths if not _is_profiled(path)])
+    end = time.monotonic() + parse_budget(str(request.budget))
+    if request.remedies and not has_engines(paths[1]):
+        raise UsageError(
+            f"--try: {paths[1]} is no build folder and no engine in one, on which remedies could be built",
+            "give the build folder of B; a profile.json in it is used",
+        )
+    if all(map(_is_profiled, paths)) and not request.remedies:
+        check_without_measuring(request, _OF_PROFILES, "on saved profiles, which are not measured again")
+    saved = {path: _read(path) for path in paths if _is_profiled(path)}
+    a, b = (saved.get(path) or _measure(path, request, listener) for path in paths)
+    _check_one_model(a, b, paths[1])
+    sizes = batch_sizes(request.batch)
+    chosen = ([one for one in side.engines if sizes is None or one.batch in sizes] for side in (a, b))
+    found = differences(*chosen)
+    if not found:
+        measured = (sorted({one.batch for one in side.engines if one.sum_ms}) for side in (a, b))
+        in_a, in_b = (", ".join(map(str, side)) or "none" for side in measured)
+        raise ArtifactError(
+            f"no batch size was timed in both: A has batch {in_a}, B batch {in_b}",
+            "profile both at one batch size: trtopt profile PATH --batch N -o FOLDER",
+        )
+    if request.remedies:
+        found = tuple(try_remedies(one, request, end, listener) for one in found)
     return Explanation(
         created=now(),
         argv=command_line(),
@@ -61,40 +65,8 @@ def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation
         b=str(request.b),
         device=b.environment.device.name,
         engines=found,
-        notes=tuple(dict.fromkeys((*notes, *_notes(a, b), *a.notes, *b.notes))),
+        notes=(*_notes(a, b), *dict.fromkeys((*a.notes, *b.notes))),
     )
-
-
-def _differences(
-    a: ProfileReport, b: ProfileReport, sizes: Sequence[int] | None
-) -> tuple[EngineDifference, ...]:
-    """At the batch sizes that are asked for."""
-    chosen = ([one for one in side.engines if sizes is None or one.batch in sizes] for side in (a, b))
-    if found := differences(*chosen):
-        return found
-    measured = (sorted({one.batch for one in side.engines if one.sum_ms}) for side in (a, b))
-    in_a, in_b = (", ".join(map(str, side)) or "none" for side in measured)
-    raise ArtifactError(
-        f"no batch size was timed in both: A has batch {in_a}, B batch {in_b}",
-        "profile both at one batch size: trtopt profile PATH --batch N -o FOLDER",
-    )
-
-
-def _with_engines(
-    path: Path, request: ExplainRequest, notes: list[str], listener: Listener, built: ExitStack
-) -> Path:
-    """The path, or the folder where the engines of an ONNX file are until `built` ends."""
-    if _is_profiled(path) or _has_engines(path):
-        return path
-    sizes = batch_sizes(request.batch)
-    found = resolve_engines(path, sizes, request.backend, notes, listener, request.trust, request.sizes)
-    return built.enter_context(found).folder
-
-
-def _has_engines(path: Path) -> bool:
-    if _is_profiled(path) and not (path / MANIFEST).is_file():
-        return False
-    return bool(find_engines(path)[2])
 
 
 def _is_profiled(path: Path) -> bool:
