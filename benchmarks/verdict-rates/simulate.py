@@ -29,8 +29,8 @@ from click.testing import CliRunner
 from coverage import states
 from numpy.random import RandomState
 
-from trtopt.cli.engines import exit_code_of
 from trtopt.cli.main import cli
+from trtopt.cli.outputs import NOT_MET, NOT_SHOWN
 from trtopt.measure.analysis.outcomes import Comparisons
 from trtopt.measure.contracts import THRESHOLD, contract_named
 from trtopt.measure.statistics.builds import compare_builds
@@ -240,12 +240,13 @@ def outcome_of(name: str, effect: float, seed: int, folder: Path) -> Outcome:
     files = code_of("5%")
     rows, _ = evaluate_turns([run_of(noise, luck, effect, random)], THRESHOLD)
     outcome = Comparisons("A", "B", "simulated", THRESHOLD, TURNS_LIMIT, tuple(rows))
+    verdict = rows[0].comparison.verdict
     history = np.array([taken(noise, luck, random).mean() for _ in range(peers.RUNS)])
     return Outcome(
         files=files,
         tighter=files or code_of("4%"),  # what does not rule out 5 % does not rule out 4 %
-        turns=exit_code_of(outcome),
-        verdict=rows[0].comparison.verdict,
+        turns=NOT_MET if verdict is Verdict.SLOWER else NOT_SHOWN if outcome.not_shown else 0,
+        verdict=verdict,
         peers={
             "hyperfine's welch_ttest.py": peers.hyperfine(a, b),
             "criterion": peers.criterion(a, b),
