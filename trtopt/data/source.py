@@ -211,12 +211,10 @@ class SampleSource:
         for piece in chain.from_iterable(reader.pieces(rows) for reader in self._readers):
             for spec in inputs:
                 if spec.name not in piece:
-                    raise missing(spec.name, self._names() or tuple(piece))
+                    names = dict.fromkeys(name for reader in self._readers for name in reader.names or ())
+                    raise missing(spec.name, tuple(names) or tuple(piece))
             yield {spec.name: fit_input(spec, piece[spec.name], rows[spec.name], seen) for spec in inputs}
             seen += next((len(piece[name]) for name, count in rows.items() if count is not None), 1)
-
-    def _names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for reader in self._readers for name in reader.names or ()))
 
 
 def _open(spec: TensorSpec, axes: Mapping[str, int]) -> TensorSpec:

@@ -115,7 +115,7 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
             "use that file: there is nothing to export",
         )
     need(
-        *(_module_name(package) for package in spec.requires),
+        *(package.replace("-", "_") for package in spec.requires),  # their modules, by the usual rule
         line=f"pip install {' '.join(spec.requires)}",
     )
     module = construct(path, spec, variant)
@@ -148,11 +148,6 @@ def _seeded_inputs(path: Path, spec: ModelSpec, variant: str) -> list[torch.Tens
     axes = spec.axes_of(variant)
     sizes = {name: axis.near(1) if name == "batch" else axis.opt for name, axis in axes.items()}
     return [torch.from_numpy(array) for array in example(path, spec, spec.sizes_at(variant, sizes)).values()]
-
-
-def _module_name(package: str) -> str:
-    """The module that a package is imported as, by the usual rule."""
-    return package.replace("-", "_")
 
 
 def construct(path: Path, spec: ModelSpec, variant: str, device: str = "cpu") -> torch.nn.Module:

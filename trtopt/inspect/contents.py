@@ -25,7 +25,11 @@ def contents_of(file: ModelFile, shapes: Mapping[str, Shape]) -> ModelContents:
     """What is in a model; its work is counted with its inputs at these shapes."""
     model = file.proto
     parts = [*parts_of(model)]
-    operators = Counter(_operator_of(node) for part in parts for node in part.node)
+    operators = Counter(
+        node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}::{node.op_type}"
+        for part in parts
+        for node in part.node
+    )
     graph = read_graph(inline_functions(model), shapes)
     return ModelContents(
         opset=opset_of(model),
@@ -44,10 +48,6 @@ def contents_of(file: ModelFile, shapes: Mapping[str, Shape]) -> ModelContents:
         macs=macs_of(graph),
         shapes=dict(shapes),
     )
-
-
-def _operator_of(node: onnx.NodeProto) -> str:
-    return node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}::{node.op_type}"
 
 
 def _weights_of(model: onnx.ModelProto) -> Iterator[WeightGroup]:

@@ -133,7 +133,8 @@ def check_soundness(model: onnx.ModelProto, path: Path) -> None:
     except InvalidModelError as error:
         raise InvalidModelError(f"{path}: {error.problem}", error.remedy) from None
     foreign = unknown_ops(model)
-    if foreign and not _may_be_plugins(foreign):
+    # plugins of TensorRT's own are written into ONNX's domain by custom
+    if not all(operator.endswith("_TRT") for operator, _ in foreign):
         operator, node = foreign[0]
         raise UnsupportedOpError(
             f"{path}: operator {operator!r} (node {node!r}) is not in opset {opset_of(model)}",
@@ -146,8 +147,3 @@ def check_soundness(model: onnx.ModelProto, path: Path) -> None:
         check(model)
     except InvalidModelError as error:
         raise InvalidModelError(f"{path}: {error.problem}", error.remedy) from None
-
-
-def _may_be_plugins(operators: list[tuple[str, str]]) -> bool:
-    """Plugins of TensorRT's own are written into ONNX's domain by custom; they end in `_TRT`."""
-    return all(operator.endswith("_TRT") for operator, _ in operators)

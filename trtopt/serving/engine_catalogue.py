@@ -160,7 +160,8 @@ class Catalogue:
             given = ", ".join(
                 f"{spec.name} {list(axes)}" for spec, axes in zip(self.inputs, key, strict=True)
             )
-            raise DataError(f"samples of the shape {given} fit no engine", f"they take {self._admitted()}")
+            taken = dict.fromkeys(_taken(engine.artifact.plan) for engine in self.engines)
+            raise DataError(f"samples of the shape {given} fit no engine", f"they take {', or '.join(taken)}")
         return self._among(fitting)
 
     def _choice_among(self, engines: tuple[int, ...]) -> EngineChoice:
@@ -168,10 +169,6 @@ class Catalogue:
         return EngineChoice(
             tuple(index for index, _ in offered), EngineSelector([offer for _, offer in offered])
         )
-
-    def _admitted(self) -> str:
-        """What the engines take, in words."""
-        return ", or ".join(dict.fromkeys(_taken(engine.artifact.plan) for engine in self.engines))
 
 
 def _taken(plan: BuildPlan) -> str:
@@ -200,7 +197,8 @@ def _check(engine: Engine, first: Engine) -> None:
             f"{plan.label} and {first.artifact.plan.label} have other formats of inputs or outputs",
             "put engines that were built with the same --io into a pool",
         )
-    unbatched = [name for name, shapes in plan.shapes.items() if not _has_batch(shapes.min, shapes.max, plan)]
+    batch = (plan.batch.min, plan.batch.max)
+    unbatched = [name for name, one in plan.shapes.items() if (one.min[:1], one.max[:1]) != batch]
     low, high = plan.batch.min[0], plan.batch.max[0]
     for spec in session.outputs:
         axis = spec.shape[0] if spec.shape else None
@@ -212,7 +210,3 @@ def _check(engine: Engine, first: Engine) -> None:
             f"{plan.label}: {', '.join(map(repr, unbatched))} has no batch axis in front",
             "requests share batches along axis 0 of every input and output: give the model such axes",
         )
-
-
-def _has_batch(low: Shape, high: Shape, plan: BuildPlan) -> bool:
-    return (low[:1], high[:1]) == (plan.batch.min, plan.batch.max)

@@ -285,7 +285,9 @@ class _Run:
         for number, node, encoded in reports:
             one, message = by_number[number], msgspec.msgpack.decode(encoded, type=Message)
             if isinstance(message, Logged):
-                _log(message, self._nodes.name_of(node))
+                text = f"{self._nodes.name_of(node)}: {message.message}"
+                # at this machine's time: another one's clock may be off
+                log_relayed(msgspec.structs.replace(message, message=text, at=time.time()), 0)
                 continue
             assert isinstance(message, Progress)
             one.node = node
@@ -369,8 +371,3 @@ class _Run:
     def _wait(self, refs: list[Any]) -> None:
         if refs:
             self._ray.wait(refs, num_returns=len(refs), timeout=_FAREWELL_S, fetch_local=False)
-
-
-def _log(logged: Logged, node: str) -> None:
-    """Log what a node has logged, at this machine's time: another one's clock may be off."""
-    log_relayed(msgspec.structs.replace(logged, message=f"{node}: {logged.message}", at=time.time()), 0)

@@ -230,7 +230,7 @@ class CastDecider:
             return "operator", f"{node.op_type} is not ONNX's own: what types it takes is not known"
         if node.op_type in NEVER:
             return "operator", NEVER[node.op_type]
-        if node.op_type in _SCATTERS and _reduces(node):
+        if node.op_type in _SCATTERS and attribute(node, "reduction", b"none") != b"none":
             return "operator", "what meets at an index is combined: ONNX Runtime has no 16-bit form"
         if node.op_type.startswith(_NEVER_GROUPS):
             return "operator", "random values, sequences and the like keep their types"
@@ -355,10 +355,6 @@ def _names(values: Iterable[onnx.ValueInfoProto | str]) -> list[str]:
 
 def _kept(node: onnx.NodeProto, rule: KeepRule, reason: str) -> KeptNode:
     return KeptNode(node=node.name, op=node.op_type, rule=rule, reason=reason)
-
-
-def _reduces(node: onnx.NodeProto) -> bool:
-    return bool(attribute(node, "reduction", b"none") != b"none")
 
 
 def islands(nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places], edge: set[str]) -> list[str]:
