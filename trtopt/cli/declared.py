@@ -176,12 +176,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Where jobs run": ("--jobs", "--executor", "--gpu-model", "--retries"),
     "For other tools": (
-        "--nvtx",
-        "--cuda-profiler",
-        "--trace",
-        "--export",
-        "--export-times",
-        "--export-profile",
+        *("--nvtx", "--cuda-profiler", "--trace", "--export", "--export-times", "--export-profile"),
     ),
     "Output": ("--json", "--markdown", "--strict", "--verbose", "--quiet", "--log-file", "--help"),
 }
