@@ -219,7 +219,8 @@ def compare(request: CompareRequest) -> Compared:
     """Compare B with the baseline A: faster, slower, same or undecided at each batch size.
 
     Returns:
-        `outcome` with the verdicts, and `report`, the record that `trtopt compare --json` writes.
+        `outcome` with the verdicts, and `report`, the record that `trtopt compare --json` writes; of an
+        upgrade `report.upgrade` has the verdict, and what became of results, layers, memory and build time.
 
     Raises:
         UsageError: A and B cannot be compared.

@@ -315,6 +315,9 @@ def compare(
 
     Verdicts on latency: FASTER, SLOWER, SAME or UNDECIDED, each with its reasons. Exits with 3 if B is slower
     at any batch size, and with 5 if B is not shown to be within --fail-on of A, so that it can gate a CI.
+    --upgrade compares the results, layers, memory and build time of two builds of a model too: results that
+    rounding does not explain exit with 3.
+
     --control needs no B, nor does --across-contracts, which explains the contracts of one engine.
     """
     from trtopt.cli.console import listening, show_result

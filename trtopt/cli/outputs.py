@@ -196,7 +196,7 @@ def end_gate(exports: Sequence[Export], view: View) -> NoReturn:
     for one in exports:
         one.write(view)
     outcomes = {row.outcome for row in view.gate}
-    code = NOT_MET if "slower" in outcomes else 0 if outcomes == {"ok"} else NOT_SHOWN
+    code = NOT_MET if outcomes & {"slower", "wrong"} else 0 if outcomes == {"ok"} else NOT_SHOWN
     raise click.exceptions.Exit(code)
 
 

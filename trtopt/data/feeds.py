@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from trtopt.errors import ModelError
 from trtopt.onnxio.graph_walk import attribute, real_inputs
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.onnxio.model_info import tensor_spec
-from trtopt.records import TensorSpec
+from trtopt.records import Shape, TensorSpec
 
 
 class HeldReader:
@@ -248,3 +248,40 @@ def seeded_source(model: ModelFile) -> SampleSource:
 def source_of(feeds: tuple[Feed, ...]) -> SampleSource:
     """Seeded feeds as a source."""
     return SampleSource("random data", [HeldReader(feed.values) for feed in feeds])
+
+
+_EXTREMES = ("normal", "large", "small", "zeros", "denormal", "one-hot", "ends")
+
+
+def extremes(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> tuple[Feed, ...]:
+    """Seeded inputs of these shapes, where kernels go wrong first; none twice.
+
+    Floats from a normal distribution, 100 times as large, a thousandth, zeros, below the smallest normal
+    number, and a single one in each sample; integers over their range, zeros, and its ends.
+    """
+    feeds: dict[tuple[bytes, ...], Feed] = {}
+    for what in _EXTREMES:
+        values = {one.name: _extreme(what, model.graph, one, shapes[one.name]) for one in inputs_of(model)}
+        feeds.setdefault(tuple(array.tobytes() for array in values.values()), Feed(what, values))
+    return tuple(feeds.values())
+
+
+def _extreme(
+    what: str, graph: onnx.GraphProto, item: onnx.ValueInfoProto, shape: Shape
+) -> np.ndarray[Any, Any]:
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type))
+    rng = np.random.default_rng(0)
+    drawn: np.ndarray[Any, Any] = np.zeros(shape)
+    if what == "one-hot":
+        size = max(math.prod(shape[1:]), 1)
+        rows = np.arange(drawn.size // size)
+        drawn.flat[rows * size + rows * 7919 % size] = 1  # a prime: unlike places
+    elif dtype.kind in "iub" and what != "zeros":
+        bound = _index_bound(graph, item.name)
+        low, high = (0, bound) if bound is not None else (0, 2) if dtype.kind == "b" else integer_range(dtype)
+        drawn = rng.choice([low, high - 1], shape) if what == "ends" else rng.integers(low, high, shape)
+    elif what == "denormal":
+        drawn = rng.choice([-1, 1], shape) * (2.0**-16 if dtype == np.float16 else 2.0**-128)
+    elif what != "zeros":
+        drawn = rng.standard_normal(shape) * {"large": 100, "small": 1e-3}.get(what, 1)
+    return np.asarray(drawn).astype(dtype)

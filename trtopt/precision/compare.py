@@ -87,7 +87,7 @@ class Deviation:
             self._agree += int(same.sum())
             self._rows += same.size
         self._values += reference.size
-        self._integer = _is_label(reference.dtype) and _is_label(other.dtype)
+        self._integer = is_label(reference.dtype) and is_label(other.dtype)
         gap = self._labels(reference, other) if self._integer else self._numbers(reference, other)
         self._largest = max(self._largest, float(gap.max(initial=0.0)))
 
@@ -163,7 +163,7 @@ def decibels(difference: OutputDifference) -> float:
     return min(difference.sqnr_db, _MOST_DB) if difference.sqnr_db is not None else _MOST_DB
 
 
-def _is_label(dtype: np.dtype[Any]) -> bool:
+def is_label(dtype: np.dtype[Any]) -> bool:
     """Whether values of the type are indices, flags or counts."""
     return dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize >= np.dtype(np.int32).itemsize)
 
@@ -202,7 +202,7 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized:
     """Add a batch's outputs, by name; what is no number is left out. Those of `sized` may differ in size."""
     _check_names(wanted, got)
     for name, value in wanted.items():
-        if not _is_numeric(value):
+        if not is_numeric(value):
             continue
         if name not in found:
             found[name] = Deviation(name, classifies=is_classifier(value))
@@ -218,10 +218,11 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized:
 
 
 def _numbers(outputs: Arrays) -> Arrays:
-    return {name: value for name, value in outputs.items() if _is_numeric(value)}
+    return {name: value for name, value in outputs.items() if is_numeric(value)}
 
 
-def _is_numeric(value: object) -> bool:
+def is_numeric(value: object) -> bool:
+    """Whether an output can be compared: no text, no sequence."""
     return isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
 
 

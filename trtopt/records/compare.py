@@ -7,8 +7,9 @@ from typing import Literal
 from trtopt.records.base import Record, ResultFile
 from trtopt.records.bench import Contract, EngineRef, Samples
 from trtopt.records.build import EngineArtifact
-from trtopt.records.machine import ClockReading, ClockReference, DeviceInfo, Environment
-from trtopt.records.precision import ComparisonVerdict
+from trtopt.records.machine import ClockReading, ClockReference, Environment
+from trtopt.records.precision import ComparisonVerdict, OutputChange
+from trtopt.records.profile import EngineDifference
 
 
 class TurnSamples(Record, frozen=True, kw_only=True):
@@ -65,17 +66,24 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     loadings: tuple[Loading, ...] = ()
 
 
-class MeasuredRunSpread(Record, frozen=True, kw_only=True):
-    """How much separate runs of one engine differ on a device, as `trtopt compare --control` measured it.
+UpgradeVerdict = Literal["PASSED", "WRONG", "SLOWER", "UNDECIDED"]
 
-    `deviation` is the standard deviation of the logarithm of a run's median latency.
+
+class Upgrade(Record, frozen=True, kw_only=True):
+    """What became of a model's engines besides their speed, and the verdict on both.
+
+    `unit` is the roundoff that explains differences. `layers` are empty where they could not be timed.
+    `memory_bytes` are what a context of each engine, of A and of B, takes on the device; None: not reported.
     """
 
-    schema: str = "trtopt.runspread/2"
-    created: str
-    device: DeviceInfo
-    deviation: float
-    runs: int
+    verdict: UpgradeVerdict = "UNDECIDED"
+    unit: float
+    outputs: tuple[OutputChange, ...]
+    layers: tuple[EngineDifference, ...]
+    batches: tuple[int, ...]
+    engines: tuple[tuple[EngineArtifact, EngineArtifact], ...]
+    memory_bytes: tuple[tuple[int | None, int | None], ...]
+    notes: tuple[str, ...] = ()
 
 
 class CompareReport(ResultFile, frozen=True, kw_only=True):
@@ -85,11 +93,13 @@ class CompareReport(ResultFile, frozen=True, kw_only=True):
     that do not say.
     """
 
-    schema: str = "trtopt.compare/6"
+    schema: str = "trtopt.compare/7"
     threshold: float
     limit: float | None = None
     runs: tuple[InterleavedRun, ...] = ()
     built: tuple[EngineArtifact, ...] = ()
     """Engines that were built for this comparison and deleted afterwards."""
     verdicts: tuple[ComparisonVerdict, ...] = ()
+    upgrade: Upgrade | None = None
+    """With `--upgrade`."""
     notes: tuple[str, ...] = ()

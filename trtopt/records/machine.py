@@ -117,3 +117,16 @@ class MachineSurvey(Result, Record, frozen=True, kw_only=True):
     nvml: Component
     optional: tuple[Component, ...] = ()
     """Packages that single commands need, by their package names."""
+
+
+class MeasuredRunSpread(Record, frozen=True, kw_only=True):
+    """How much separate runs of one engine differ on a device, as `trtopt compare --control` measured it.
+
+    `deviation` is the standard deviation of the logarithm of a run's median latency.
+    """
+
+    schema: str = "trtopt.runspread/2"
+    created: str
+    device: DeviceInfo
+    deviation: float
+    runs: int

@@ -36,6 +36,36 @@ class OutputDifference(Record, frozen=True, kw_only=True):
     resized: int = 0
 
 
+class OutputChange(Record, frozen=True, kw_only=True):
+    """What of an output of a newer engine (B) rounding does not explain, at a batch size.
+
+    `wrong` values are further from the float model than the older engine's (A) and rounding, or NaN or
+    infinite in B alone; `undecided` ones lie too far in both engines, and apart; `skipped` ones say nothing,
+    as they overflow by rounding alone. `inputs` are those that show it. `worst` is where, with the float
+    model's value, A's and B's: so many `times` what rounding explains. `a` and `b` are the engines'
+    differences from the float model, over all inputs.
+    """
+
+    batch: int
+    output: str
+    values: int
+    wrong: int
+    undecided: int
+    skipped: int
+    inputs: tuple[str, ...]
+    times: float
+    worst: str
+    a: OutputDifference
+    b: OutputDifference
+
+    @property
+    def verdict(self) -> Literal["ok", "wrong", "undecided"]:
+        """Nothing is shown where no value says anything."""
+        if self.wrong:
+            return "wrong"
+        return "undecided" if self.undecided or self.skipped == self.values else "ok"
+
+
 class Violation(Record, frozen=True, kw_only=True):
     """A bound that an output, or the task metric, does not meet."""
 

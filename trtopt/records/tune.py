@@ -9,8 +9,7 @@ from msgspec import Meta
 from trtopt.records.base import Record, Result, ResultFile
 from trtopt.records.bench import Contract, Trust
 from trtopt.records.build import EngineArtifact
-from trtopt.records.compare import MeasuredRunSpread
-from trtopt.records.machine import Backend, DeviceInfo
+from trtopt.records.machine import Backend, DeviceInfo, MeasuredRunSpread
 from trtopt.records.precision import Violation
 from trtopt.records.tensors import TensorSpec
 

@@ -18,6 +18,7 @@ from trtopt.report.view import GateOutcome, GateRow, View
 _COLOURS: dict[GateOutcome, str] = {
     "failed": "red",
     "slower": "red",
+    "wrong": "red",
     "untrustworthy": "orange",
     "undecided": "yellow",
 }
@@ -34,8 +35,9 @@ class Format:
 
 
 def junit(view: View) -> bytes:
-    """A test case for each row: a failure where it is slower, an error where nothing else is shown."""
-    tags = [{"ok": "system-out", "slower": "failure"}.get(row.outcome, "error") for row in view.gate]
+    """A test case for each row: a failure where it is slower or wrong, an error where nothing is shown."""
+    names = {"ok": "system-out", "slower": "failure", "wrong": "failure"}
+    tags = [names.get(row.outcome, "error") for row in view.gate]
     totals = {"tests": len(tags), "failures": tags.count("failure"), "errors": tags.count("error")}
     attributes = {"name": "trtopt", **{name: str(count) for name, count in totals.items()}}
     suites = Element("testsuites", attributes)

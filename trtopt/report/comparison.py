@@ -19,6 +19,7 @@ from trtopt.measure.analysis.outcomes import (
 from trtopt.measure.statistics.comparison import Ratio, ReasonCode, Verdict
 from trtopt.records import Trust
 from trtopt.report.charts import Channel, chart, listed, marks
+from trtopt.report.upgrade import upgrade_blocks, upgrade_gate
 from trtopt.report.view import (
     Block,
     Chart,
@@ -57,7 +58,8 @@ def comparison_view(outcome: Outcome) -> View:
             for row in outcome.rows
             for reason in row.comparison.reasons
         ]
-        blocks = [*_comparison_blocks(outcome), Lines(reasons, is_detail=True)]
+        upgraded = [] if outcome.upgrade is None else upgrade_blocks(outcome, outcome.upgrade)
+        blocks = [*upgraded, *_comparison_blocks(outcome), Lines(reasons, is_detail=True)]
     else:
         blocks = [block for gap in outcome.gaps for block in _gap_blocks(outcome, gap)]
     return View("", blocks, comparison_notes(outcome))
@@ -69,6 +71,8 @@ def compared_view(compared: Compared) -> View:
     verdicts, outcome = compared.report.verdicts, compared.outcome
     rows = ({**cells_of(one), "reasons": "; ".join(one.reasons)} for one in verdicts)
     gate = [_gate_row(outcome, row) for row in outcome.rows] if isinstance(outcome, Comparisons) else []
+    if compared.report.upgrade is not None:
+        gate += upgrade_gate(compared.report.upgrade)
     return replace(comparison_view(outcome), rows=rows, gate=gate)
 
 

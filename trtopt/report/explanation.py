@@ -69,7 +69,7 @@ def difference_blocks(found: EngineDifference) -> Iterator[Block]:
         Column("B ms", lambda one: one.b_ms, ".4f", width=6),
         Column("cost ms", lambda one: one.cost_ms, "+.4f", width=7),
         Column("blocks", lambda one: one.blocks, "", width=6),
-        Column(f"ONNX nodes: {found.parts} in A → in B", _replaced, fit="fold"),
+        Column(f"ONNX nodes: {found.parts} in A → in B", replaced_text, fit="fold"),
     ]
     yield waterfall(found)
     title = f"batch {found.batch}: A {found.a}, B {found.b}: {_change_text(found)}"
@@ -97,7 +97,8 @@ def _trial(one: Trial) -> str:
     return f"{one.option or 'no option'}, for {'; '.join(one.causes)}: {came}"
 
 
-def _replaced(one: Replacement) -> str:
+def replaced_text(one: Replacement) -> str:
+    """Its nodes, and what both sides have for them."""
     a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in (one.a, one.b))
     return f"{names_text(one.nodes) or 'no known node'}: {a} → {b}"
 

@@ -119,7 +119,7 @@ def at_batches(batches: Iterable[int | None]) -> str:
 # ── what a gate says ──────────────────────────────────────────────────────────────────────────────────
 
 
-GateOutcome = Literal["ok", "slower", "undecided", "untrustworthy", "failed"]
+GateOutcome = Literal["ok", "slower", "wrong", "undecided", "untrustworthy", "failed"]
 
 
 @dataclass(frozen=True)

@@ -209,6 +209,10 @@ class CompareRequest(RunOptions, shared.TermsOptions, shared.JobOptions):
         int | None,
         Option("Build each folder's engines K times again: compare recipes.", metavar="K", range=(2, 1000)),
     ] = None
+    upgrade: Annotated[
+        bool,
+        Option("Compare results, layers, memory and build time too: is B, another build, as good as A?"),
+    ] = False
     across_contracts: Annotated[
         str | None,
         Option("Explain the difference of two contracts, as trtexec-10,trtexec-11.", metavar="C1,C2"),

@@ -11,7 +11,16 @@ from trtopt.measure.analysis.gap_ledger import Gap
 from trtopt.measure.statistics.builds import Control
 from trtopt.measure.statistics.comparison import Comparison, Verdict, blocks_of, compare_runs
 from trtopt.measure.statistics.summaries import summarise
-from trtopt.records import BenchPoint, BenchReport, CompareReport, Environment, MeasuredRunSpread, Shape
+from trtopt.records import (
+    BenchPoint,
+    BenchReport,
+    CompareReport,
+    Environment,
+    MeasuredRunSpread,
+    Shape,
+    Upgrade,
+    UpgradeVerdict,
+)
 from trtopt.records.base import Result
 
 
@@ -52,6 +61,17 @@ class Comparisons:
     controls: tuple[ControlRow, ...] = ()
     notes: tuple[str, ...] = ()
     again: str = ""
+    upgrade: Upgrade | None = None
+
+    @property
+    def upgrade_verdict(self) -> UpgradeVerdict:
+        """The worst of what was found: wrong results come before speed."""
+        results = {one.verdict for one in self.upgrade.outputs} if self.upgrade is not None else set()
+        if "wrong" in results:
+            return "WRONG"
+        if any(row.comparison.verdict is Verdict.SLOWER for row in self.rows):
+            return "SLOWER"
+        return "PASSED" if results == {"ok"} and not self.not_shown else "UNDECIDED"
 
     @property
     def not_shown(self) -> tuple[Row, ...]:

@@ -33,7 +33,10 @@ class Kind(Enum):
     """What is compared, and the options that have a use for it."""
 
     FILES = ("result files", {"force", "batch", "threshold", "fail_on"})
-    ENGINES = ("engines", _JUDGED | {"contract", "control", "trust", "force", "shapes", "axes", *TERMS})
+    ENGINES = (
+        "engines",
+        _JUDGED | {"contract", "control", "trust", "upgrade", "force", "shapes", "axes", *TERMS},
+    )
     BUILDS = ("recipes", _JUDGED | {"contract", "builds", "force", "shapes", "axes", *TERMS, *WHERE})
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
 
@@ -47,6 +50,8 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
         open_data(request.data)  # judged before anything is built
     if request.fail_on is not None and second is None:
         raise UsageError("--fail-on: there is no B that could fail", "give B, or omit --fail-on")
+    if request.upgrade and second is None:
+        raise UsageError("--upgrade: there is no B to upgrade to", f"give the newer folder after {first}")
     setting = Setting(
         contract=contract_for(request.contract, request.terms),
         duration=DURATION_S if request.duration is None else request.duration,
@@ -144,15 +149,19 @@ def _refuse_useless(kind: Kind, request: CompareRequest) -> None:
 def _report(
     outcome: Outcome, threshold: float, runs: tuple[InterleavedRun, ...], built: tuple[EngineArtifact, ...]
 ) -> CompareReport:
-    rows = outcome.rows if isinstance(outcome, Comparisons) else ()
+    judged = outcome if isinstance(outcome, Comparisons) else None
+    upgrade = judged.upgrade if judged is not None else None
+    if upgrade is not None and judged is not None:
+        upgrade = msgspec.structs.replace(upgrade, verdict=judged.upgrade_verdict)
     return CompareReport(
         created=now(),
         argv=command_line(),
         threshold=threshold,
-        limit=outcome.limit if isinstance(outcome, Comparisons) else None,
+        limit=judged.limit if judged is not None else None,
         runs=runs,
         built=built,
-        verdicts=tuple(verdict_record(row.batch, row.comparison) for row in rows),
+        verdicts=tuple(verdict_record(row.batch, row.comparison) for row in (judged.rows if judged else ())),
+        upgrade=upgrade,
         notes=outcome.notes,
     )
 

@@ -51,6 +51,7 @@ from trtopt.workflows.bench.resolve_engines import (
     resolve_engines,
 )
 from trtopt.workflows.build.folder import verified_graphs
+from trtopt.workflows.compare.upgrade import upgrade_of, upgraded_model
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
     Setting,
@@ -84,6 +85,7 @@ def compare_engines(
     """
     paths, again = _paths(request), request.control or 0
     check_trust(request.trust, paths)
+    model = upgraded_model(paths[0]) if request.upgrade else None
     notes: list[str] = []
     with ExitStack() as resources:
         found = [_side_of(path, request, notes, listener, resources) for path in paths]
@@ -99,7 +101,8 @@ def compare_engines(
                 twice, label = [sides[0][size]] * 2, f"batch{size}: A and A, {index + 1} of {again}"
                 heats.append(heat(label, twice, ("A", "A again"), "control", size, setting, rounds))
         runs = race(heats, listener, setting.timeout)
-    notes += notes_of(runs)
+        upgrade = upgrade_of(model, sides[0], sides[1], request, listener) if model is not None else None
+    notes += [*notes_of(runs), *(upgrade.notes if upgrade is not None else ())]
     notes += _keep_spread(runs)
     rows, controls = evaluate_turns(runs, request.threshold)
     comparisons = Comparisons(
@@ -112,6 +115,7 @@ def compare_engines(
         controls=tuple(controls),
         notes=tuple(dict.fromkeys(notes)),
         again=f"sample for longer: --duration {_LONGER * setting.duration:g}",
+        upgrade=upgrade,
     )
     return comparisons, tuple(runs)
 

@@ -273,7 +273,7 @@ class Checker:
             wanted = self._answer(alike(feed))
             count = samples_in(feed, self._specs)
             got = {
-                key: array if key in sized else _without_padding(array, wanted.get(key), count)
+                key: array if key in sized else without_padding(array, wanted.get(key), count)
                 for key, array in got.items()
             }
             add_outputs(found, wanted, got, sized)
@@ -337,7 +337,7 @@ def _digest(feed: Arrays) -> bytes:
     return whole.digest()
 
 
-def _without_padding(array: Array, like: Array | None, samples: int) -> Array:
+def without_padding(array: Array, like: Array | None, samples: int) -> Array:
     """What belongs to the samples that were there before the engine's batch was filled up."""
     if like is None or array.shape == like.shape or array.ndim != like.ndim:
         return array
