@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -48,3 +49,10 @@ def _run(number: int, latencies_ms: np.ndarray) -> BenchReport:
         environment=msgspec.structs.replace(whole.environment, git_revision=f"{number:08x}"),
         points=(msgspec.structs.replace(whole.points[0], latency=taken, **alone),),
     )
+
+
+def latency(result: BenchReport, **changed: Any) -> BenchReport:
+    """The result with another latency pass."""
+    (point,) = result.points
+    taken = msgspec.structs.replace(point.latency, **changed)
+    return msgspec.structs.replace(result, points=(msgspec.structs.replace(point, latency=taken),))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.histories import runs_of
+from tests.support.histories import latency, runs_of
 from trtopt.records import Backend, BenchReport, ClockReading, HistorySeries, LayerPass
 from trtopt.workflows.history.series import series_of
 
@@ -64,12 +64,6 @@ def device(result: BenchReport) -> BenchReport:
 
 def environment(result: BenchReport, **changed: Any) -> BenchReport:
     return msgspec.structs.replace(result, environment=msgspec.structs.replace(result.environment, **changed))
-
-
-def latency(result: BenchReport, **changed: Any) -> BenchReport:
-    (point,) = result.points
-    taken = msgspec.structs.replace(point.latency, **changed)
-    return msgspec.structs.replace(result, points=(msgspec.structs.replace(point, latency=taken),))
 
 
 def contract(result: BenchReport) -> BenchReport:
