@@ -349,10 +349,12 @@ class Run:
         batch = one.batch if self.backend == "tensorrt" else 1
         trtopt.build(model, folder, batch=batch, rewrite="none", force=True, **self.settings, **options)
         built_s = time.monotonic() - began
-        on_gpu = self.backend == "tensorrt"
-        report = trtopt.profile(
-            folder, duration=0.3, kernels=on_gpu, timeout=max(1.0, min(60.0, self.left_s))
-        )
+        limit_s = max(1.0, min(60.0, self.left_s))
+        try:
+            report = trtopt.profile(folder, duration=0.3, kernels=self.backend == "tensorrt", timeout=limit_s)
+        except trtopt.TrtoptError as error:  # layers are worth having alone
+            (self.out / f"{one.name}.failed.txt").write_text(str(error))
+            report = trtopt.profile(folder, duration=0.3, timeout=limit_s)
         keep(self.out / f"{one.name}.profile.json.gz", report)
         (timed,) = report.engines
         return f"{timed.latency_ms:.4f} ms, built in {built_s:.1f} s"

@@ -149,3 +149,38 @@ def test_what_cannot_be_tried_says_why(in_fp32: ProfileReport, cpu_build: Path, 
         explain(a, a, remedies=["all"])
     spent = explain(a, cpu_build, batch=8, duration=0.1, remedies=["all"], budget=0.001)
     assert not any(one.ms for one in spent.engines[0].trials)
+
+
+def test_a_rewrite_rule_is_tried_on_a_graph_in_fp32(tmp_path: Path) -> None:
+    net = Net(17, x=("N", 16, 64))
+    first, second, third = (net.linear(name, "x", 64, 64) for name in "qkv")
+    onnx.save(
+        net.model(net.node("Add", "y", net.node("Add", "sum", first, second), third)), tmp_path / "m.onnx"
+    )
+    b = tmp_path / "b"
+    trtopt.build(tmp_path / "m.onnx", b, backend="onnxruntime", batch=1, rewrite="none")
+    measured = profile(b, duration=0.1)
+    (own,) = measured.engines
+    products = [one for one in own.layers if {*one.onnx_nodes} & {*"qkv"}]
+    whole = msgspec.structs.replace(products[0], onnx_nodes=(*"qkv",), onnx_ops=("MatMul",) * 3)
+    layers = (whole, *(one for one in own.layers if one not in products))
+    merged = msgspec.structs.replace(own, layers=layers)
+    a = saved(msgspec.structs.replace(measured, engines=(merged,)), tmp_path / "a")
+    (found,) = explain(a, saved(measured, b), duration=0.1, remedies=["only A merges"]).engines
+    (trial,) = found.trials
+    assert (trial.option, trial.reason, trial.a_ms) == ("--add-rule merge-matmuls", "", None)
+    assert trial.gain_ms is not None
+    assert trial.against_b is not None
+
+
+def test_models_that_share_few_nodes_are_explained_with_a_note(
+    in_fp32: ProfileReport, tmp_path: Path
+) -> None:
+    content = json.loads(to_json(in_fp32))
+    for engine in content["engines"]:
+        for layer in engine["layers"][1:]:
+            layer["onnx_nodes"] = [f"other{name}" for name in layer["onnx_nodes"]]
+    (tmp_path / "other.json").write_text(json.dumps(content))
+    found = explain(saved(in_fp32, tmp_path / "a"), tmp_path / "other.json")
+    assert any("two models" in note for note in found.notes)
+    assert not any("two models" in note for note in explain(tmp_path / "a", tmp_path / "a").notes)

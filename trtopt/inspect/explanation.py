@@ -27,6 +27,7 @@ class Part:
     dtype: str = ""
     nodes: tuple[str, ...] = ()
     layer: str = ""
+    is_opaque: bool = False
 
     def keys(self, common: Set[str]) -> list[str]:
         """Its nodes that both engines have, else its name: nodes may be called otherwise in the other.
@@ -45,7 +46,7 @@ def differences(a: Sequence[EngineProfile], b: Sequence[EngineProfile]) -> tuple
 
 def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
     """By kernels where both profiles have them, else by layers."""
-    by_kernels = a.kernels is not None and b.kernels is not None
+    by_kernels = all(one.kernels is not None and one.kernels.rows for one in (a, b))
     first, second = (_Side(one, by_kernels) for one in (a, b))
     common = first.nodes & second.nodes
     groups = connected(first.parts, second.parts, lambda part: part.keys(common))
@@ -109,7 +110,7 @@ def _part_of(layer: ProfiledLayer) -> Part:
     if layer.is_reformat:
         family, tactic = "reformat", ""
     name = " ".join(filter(None, (layer.kind, layer.dtype, tactic))) or layer.name
-    return Part(name, family, layer.ms or 0.0, layer.dtype, layer.working_nodes, layer.name)
+    return Part(name, family, layer.ms or 0.0, layer.dtype, layer.working_nodes, layer.name, layer.is_opaque)
 
 
 def connected(
@@ -228,10 +229,13 @@ def _by_reason(group: _Group, sides: tuple[_Side, _Side]) -> Iterator[tuple[int,
         [part for part in side if part.family == "product" and not attended.issuperset(part.nodes)]
         for side in group
     ]
+    hides = any(part.is_opaque for side in group for part in side)
     for side, parts in enumerate(group):
         for part in parts:
             gated = [own for own, names in enumerate(gates) if not names.isdisjoint(part.nodes)]
-            if gated:
+            if hides:  # what it runs, so that the other side's parts have nothing to be compared with
+                yield side, part, _REASONS["other"]
+            elif gated:
                 yield side, part, _GATES[gated[0]]
             elif part.nodes and attended.issuperset(part.nodes):
                 yield side, part, _attention(group)

@@ -188,6 +188,19 @@ def test_parts_whose_nodes_are_called_otherwise_are_known_by_their_kernels() -> 
     assert costs([CONV, part("gemm", "old", 1.0)], [CONV, part("gemm", "new", 1.0)]) == {}
 
 
+def test_layers_whose_counterpart_is_hidden_are_not_alleged_to_be_on_one_side_only() -> None:
+    hidden = part("foreign", "conv relu fc", 4.0, is_opaque=True)
+    apart = [CONV, part("fc", "fc", 1.0, "MatMul", dtype="float16")]
+    assert costs(apart, [hidden]) == {"unknown": 1.0}
+    assert costs([hidden], apart) == {"unknown": -1.0}
+
+
+def test_where_one_side_recorded_no_kernel_layers_are_compared() -> None:
+    found = difference(opaque("a", row("product", "fc", 2.0)), opaque("b"))
+    assert found.parts == "layers"
+    assert not any(one.cost_ms for one in found.causes)
+
+
 def test_what_was_replaced_is_the_costliest_first_and_once_for_all_blocks() -> None:
     a = [part("t1", f"block.{n}/conv", 1.0) for n in range(3)] + [part("same", "exp", 9.0, "Exp")]
     b = [part("t2", f"block.{n}/conv", 2.0) for n in range(3)] + [part("same", "exp", 1.0, "Exp")]

@@ -24,7 +24,7 @@ from trtopt.workflows.profile.profile import (
     profile,
     read_profile,
 )
-from trtopt.workflows.profile.remedies import has_engines, try_remedies
+from trtopt.workflows.profile.remedies import check_chosen, has_engines, try_remedies
 from trtopt.workflows.provenance import check_engines, command_line, now
 
 _OF_PROFILES = {"a", "b", "batch", "listener"}
@@ -56,6 +56,7 @@ def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation
             f"no batch size was timed in both: A has batch {in_a}, B batch {in_b}",
             "profile both at one batch size: trtopt profile PATH --batch N -o FOLDER",
         )
+    check_chosen(request.remedies, found)
     if request.remedies:
         found = tuple(try_remedies(one, request, end, listener) for one in found)
     return Explanation(
@@ -111,18 +112,22 @@ def _trusted(names: Sequence[str], path: Path) -> Iterator[str]:
 
 
 def _check_one_model(a: ProfileReport, b: ProfileReport, where: Path) -> None:
-    nodes, others = (
-        {name for engine in one.engines for layer in engine.layers for name in layer.onnx_nodes}
-        for one in (a, b)
-    )
-    if not nodes & others:
+    if not _nodes_of(a) & _nodes_of(b):
         raise ArtifactError(
             f"{where}: shares no ONNX node with A: it is of another model", "compare engines of one model"
         )
 
 
+def _nodes_of(report: ProfileReport) -> set[str]:
+    return {name for engine in report.engines for layer in engine.layers for name in layer.onnx_nodes}
+
+
 def _notes(a: ProfileReport, b: ProfileReport) -> Iterator[str]:
     """What speaks against the sums."""
+    own, others = map(_nodes_of, (a, b))
+    if 2 * len(own & others) < min(len(own), len(others)):
+        shared = f"{len(own & others)} ONNX nodes of {len(own)} and {len(others)}"
+        yield f"A and B share {shared}: they may be of two models"
     first, second = (one.environment.device for one in (a, b))
     if first.name != second.name:
         yield f"profiled on unlike devices: A on {first.name}, B on {second.name}"

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trtopt.device.backends import open_builder
-from trtopt.errors import DeviceError, TrtoptError, UsageError
+from trtopt.errors import TrtoptError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST
@@ -40,6 +40,8 @@ from trtopt.workflows.race import (
 )
 from trtopt.workflows.workbench import Workbench
 
+ALL = "all"
+
 
 def try_remedies(
     found: EngineDifference, request: ExplainRequest, end: float, listener: Listener
@@ -48,7 +50,7 @@ def try_remedies(
 
     None is begun after `end`, on the monotonic clock. A takes part in the turns if its engine is there.
     """
-    chosen, trials, sides, notes = _chosen(found, request.remedies), list[Trial](), {}, list[str]()
+    trials, sides, notes = list[Trial](), dict[str, LoadedEngine](), list[str]()
     with scratch_folder() as scratch, ExitStack() as opened:
         for name, path in (("B", Path(request.b)), ("A", Path(request.a))):
             if has_engines(path):
@@ -57,7 +59,7 @@ def try_remedies(
                 ((sides[name], _),) = opened.enter_context(wanted).at(size, request.sizes)
         subject, built = _Subject(sides["B"], request, scratch, listener), dict[str, LoadedEngine]()
         by_option: dict[tuple[str, tuple[str, ...]], list[Cause]] = {}
-        for cause in chosen:  # which may share an option
+        for cause in _chosen(found, request.remedies):  # which may share an option
             by_option.setdefault(subject.option_of(cause), []).append(cause)
         for (name, values), causes in by_option.items():
             more = f" and {len(values) - 1} more" if len(values) > 1 else ""
@@ -78,16 +80,23 @@ def try_remedies(
         return replace(found, trials=tuple(replace(one, **measured.get(one.option, {})) for one in trials))
 
 
-def _chosen(found: EngineDifference, words: Sequence[str]) -> list[Cause]:
-    costly = [one for one in found.causes if one.cost_ms > 0]
+def check_chosen(words: Sequence[str], found: Sequence[EngineDifference]) -> None:
+    """Every word names a cause that costs B time."""
+    costly = {cause.cause for one in found for cause in one.causes if cause.cost_ms > 0}
     for word in words:
-        if word != "all" and not any(word in one.cause for one in costly):
+        if word != ALL and not any(word in name for name in costly):
             raise UsageError(
-                f"--try {word}: no cause of that name costs B time at batch {found.batch}",
-                f"choose a part of one of: {'; '.join(one.cause for one in costly) or 'none does'}",
+                f"--try {word}: no cause of that name costs B time",
+                f"choose a part of one of: {'; '.join(sorted(costly)) or 'none does'}",
             )
-    named = [one for one in costly if any(word in one.cause for word in words)]
-    return [one for one in costly if one.remedy] if "all" in words else named
+
+
+def _chosen(found: EngineDifference, words: Sequence[str]) -> list[Cause]:
+    """The costliest first; of all those that have a remedy."""
+    costly = [one for one in found.causes if one.cost_ms > 0]
+    return [
+        one for one in costly if (ALL in words and one.remedy) or any(word in one.cause for word in words)
+    ]
 
 
 def has_engines(path: Path) -> bool:
@@ -165,9 +174,14 @@ def _measure(
     setting = Setting(contract_for(None), request.duration, data, timeout=request.timeout)
     label, rounds = f"batch{size}: {', '.join(names)}", short_turns(request.duration)
     turns = heat(label, [*engines.values()], names, "tuning", size, setting, rounds)
-    (run,) = race([turns], listener, request.timeout)
-    if run.failure is not None:
-        raise DeviceError(run.failure, "check the GPU with nvidia-smi; without --try nothing is built")
+    try:
+        (run,) = race([turns], listener, request.timeout)
+    except TrtoptError as error:
+        failure: str | None = error.problem
+    else:
+        failure = run.failure
+    if failure is not None:  # the causes are known all the same
+        return {name: {"reason": failure} for name in names}
     kept = valid_rounds(run)
     ms = {one.name: pooled_ms(one) for one in kept.turns}
     return {
