@@ -14,9 +14,10 @@ settings.register_profile("few", deadline=None, max_examples=20)
 settings.register_profile("full", deadline=None, max_examples=200)  # `make test-all` names it
 settings.load_profile("few")
 
-# pytest rewrites the asserts of a file once, not in each process of each run: half of what collecting takes
+# pytest rewrites the asserts of a file once, not once in each process of each run: half of what collecting
+# takes. What tests start reads the caches, and writes none beside the files that are a test's user's.
 sys.dont_write_bytecode = False
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 # a shell that starts them in the background makes them, and what they start, deaf to it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

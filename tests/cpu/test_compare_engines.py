@@ -149,7 +149,7 @@ def test_recipes_are_compared_over_several_builds_with_both_spreads(cpu_build: P
 
 def test_the_ledger_of_two_contracts_adds_up(cpu_build: Path) -> None:
     outcome = trtopt.compare(
-        cpu_build, across_contracts="trtexec-10,trtexec-11", batch=[8], duration=0.1
+        cpu_build, across_contracts="trtexec-10,trtexec-11", batch=[8], duration=0.03
     ).outcome
     markdown = comparison_view(outcome).markdown()
     rows = {row[0]: row[1:] for row in table(markdown)}

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 from trtopt.api import profile
+from trtopt.cli.main import cli
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.inspect.inspector import read_inspector
 from trtopt.records import BenchReport, LayerPass, ProfileReport, from_json, to_json
+from trtopt.workflows.profile import peaks
 from trtopt.workflows.profile.profile import read_profile
 
 NODES = [node.name for node in onnx.load(str(DIGITS)).graph.node]
@@ -76,18 +80,20 @@ def test_the_models_cost_is_that_of_its_products_and_grows_with_the_batch(looked
 
 
 def test_probed_peaks_give_floors_and_are_reported_with_how_they_were_measured(
-    trtopt_cli: CommandLine,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--backend", "onnxruntime", "--duration", "0.1", "-o", "inside", "--probe-peaks")
-    done = trtopt_cli("profile", DIGITS, *options)
-    assert done.returncode == 0, done.stderr
-    report = read_profile(trtopt_cli.folder / "inside")
+    monkeypatch.setitem(peaks._PROBES, "cpu", replace(peaks._PROBES["cpu"], size=256, copy_bytes=1 << 24))
+    monkeypatch.setattr(peaks, "_BENCH_S", 0.05)
+    options = ["--backend", "onnxruntime", "--duration", "0.05", "-o", str(tmp_path), "--probe-peaks"]
+    done = CliRunner().invoke(cli, ["profile", str(DIGITS), *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    report = read_profile(tmp_path)
     assert report.peaks is not None
     assert report.peaks.bandwidth.value > 0
     (dtype,) = report.peaks.flops
     assert dtype == "float32"
-    assert report.peaks.flops[dtype].source.startswith("measured: MatMul 1024×1024×1024 in float32 by onnx")
-    assert "copy of 0.25 GiB within the device, bytes read and written" in done.stdout
+    assert report.peaks.flops[dtype].source.startswith("measured: MatMul 256×256×256 in float32 by onnx")
+    assert "copy of 0.015625 GiB within the device, bytes read and written" in " ".join(done.stdout.split())
     assert report.engines[0].roofline.floor_ms is not None
     assert not any("no floors" in text for text in report.missing)
 

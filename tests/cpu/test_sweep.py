@@ -202,6 +202,20 @@ def test_an_engine_that_is_no_longer_what_was_measured_is_built_and_measured_aga
     assert not any("batch1" in name for name in changed)
 
 
+def test_a_result_of_another_engine_is_no_point_s(pair: tuple[Path, SweepReport]) -> None:
+    folder, report = pair
+    point = report.points[1]
+    assert point.result is not None
+    assert point.engine is not None
+    file = folder / point.result
+    file.write_text(file.read_text().replace(point.engine.sha256, "0" * 64))
+    save_sweep(folder, msgspec.structs.replace(report, points=()))
+    before = written(folder)
+    again = trtopt.sweep(DIGITS, folder, batch=(1, 2), **QUICK)
+    assert [one.engine for one in again.points] == [one.engine for one in report.points]
+    assert {name for name, when in written(folder).items() if when != before[name]} == {point.result}
+
+
 # ── what fails ──────────────────────────────────────────────────────────────────────────────────────────
 
 
