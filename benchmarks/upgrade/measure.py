@@ -84,7 +84,7 @@ class Bench:
 
     def changes(self, old: Path, new: Path) -> Sequence[OutputChange]:
         """What the certificate has on results."""
-        model = upgraded_model(old)
+        model = upgraded_model([old], [])
         rounded = RoundedModels(model, unit_of(model.proto, on_gpu=False))
         with ExitStack() as held:
             sides = [

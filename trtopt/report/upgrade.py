@@ -60,10 +60,10 @@ def upgrade_blocks(outcome: Comparisons, found: Upgrade) -> Iterator[Block]:
 
 def upgrade_gate(found: Upgrade) -> list[GateRow]:
     """What the results of each output say; nothing that was compared is no pass."""
-    rows = [
-        GateRow(f"trtopt results, {one.output}, batch {one.batch}", one.verdict, one.worst)
-        for one in found.outputs
-    ]
+    rows = []
+    for one in found.outputs:
+        why = f"of {one.values} values {one.wrong} are wrong and {one.undecided} open {one.worst}".strip()
+        rows.append(GateRow(f"trtopt results, {one.output}, batch {one.batch}", one.verdict, why))
     return rows or [GateRow("trtopt results", "undecided", "no output could be compared")]
 
 

@@ -85,8 +85,8 @@ def compare_engines(
     """
     paths, again = _paths(request), request.control or 0
     check_trust(request.trust, paths)
-    model = upgraded_model(paths[0]) if request.upgrade else None
     notes: list[str] = []
+    model = upgraded_model(paths, notes) if request.upgrade else None
     with ExitStack() as resources:
         found = [_side_of(path, request, notes, listener, resources) for path in paths]
         sides = [side for side, _ in found]

@@ -19,7 +19,7 @@ from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.compare import is_numeric
 from trtopt.precision.rounding_noise import ChangedOutput, RoundedModels, unit_of
-from trtopt.records import OutputChange, Upgrade
+from trtopt.records import OnnxArtifact, OutputChange, Upgrade
 from trtopt.requests.measure import CompareRequest, ExplainRequest
 from trtopt.workflows.bench.resolve_engines import find_engines
 from trtopt.workflows.build.folder import verified_graphs
@@ -33,8 +33,17 @@ _LAYERS_S = 1.0
 _ALIKE = ("batch", "data", "backend", "shapes", "axes", "timeout", "trust")
 
 
-def upgraded_model(path: Path) -> ModelFile:
+def upgraded_model(paths: Sequence[Path], notes: list[str]) -> ModelFile:
     """The graph that A's engines are made of."""
+    graphs = [_graph_of(path) for path in paths]
+    types = [", ".join(graph.types) for graph in graphs]
+    if types[0] != types[-1]:
+        notes.append(f"A's graph has {types[0]}, B's {types[-1]}: what rounding explains is judged by A's")
+    model = model_file.load(Path(graphs[0].path))
+    return replace(model, proto=prepare.prepare(model.proto)[0])
+
+
+def _graph_of(path: Path) -> OnnxArtifact:
     folder, manifest, engines = find_engines(path)
     if manifest is None:
         raise UsageError(
@@ -42,9 +51,7 @@ def upgraded_model(path: Path) -> ModelFile:
             "give folders that `trtopt build` made",
         )
     wanted = manifest.graph_of(engines[0]).sha256
-    graph = next(one for one in verified_graphs(folder, manifest) if one.sha256 == wanted)
-    model = model_file.load(Path(graph.path))
-    return replace(model, proto=prepare.prepare(model.proto)[0])
+    return next(one for one in verified_graphs(folder, manifest) if one.sha256 == wanted)
 
 
 def upgrade_of(model: ModelFile, a: Side, b: Side, request: CompareRequest, listener: Listener) -> Upgrade:
