@@ -167,14 +167,7 @@ def _meant(context: click.Context, words: Sequence[str], *, is_guess: bool = Fal
     command, root, depth = context.command, context.find_root(), len(context.command_path.split()) - 1
     rest = [*words[depth:]]
     if isinstance(command, click.Group):
-        place = next((place for place, word in enumerate(rest) if word in command.commands), 0)
-        if place and context is root:  # options stand before the command
-            return _as_command(root, rest[place], [*rest[place + 1 :], *rest[:place]])
-        (name, own), *others = command.commands.items()
-        if others or not rest or rest[0].endswith(".onnx"):  # which command is not known, or has no engine
-            return []
-        rest = rest[1:] if difflib.get_close_matches(rest[0], [name]) else rest
-        return _meant(click.Context(own, parent=context, info_name=name), [*words[:depth], name, *rest])
+        return _meant_in(context, command, words[:depth], rest)
     for _ in range(len(words) + 1):  # each turn finds the meaning of one guess
         try:
             options, extra, _order = command.make_parser(context).parse_args([*rest])
@@ -190,12 +183,8 @@ def _meant(context: click.Context, words: Sequence[str], *, is_guess: bool = Fal
         except click.UsageError:  # an option that lacks its value
             return []
         if "--batch" in rest:  # sizes are no more files of an argument that takes several
-            lists = [
-                options[str(one.name)]
-                for one in command.params
-                if isinstance(one, click.Argument) and one.nargs < 0
-            ]
-            extra += [one for found in lists if isinstance(found, tuple) for one in found if one.isdecimal()]
+            several = (found for found in options.values() if isinstance(found, tuple))
+            extra += [one for found in several for one in found if one.isdecimal()]
         if not extra:
             break
         extra.sort(key=lambda one: not one.isdecimal())  # batch sizes can be told from files
@@ -219,6 +208,20 @@ def _meant(context: click.Context, words: Sequence[str], *, is_guess: bool = Fal
             rest += [one.opts[0], value]
     line = [*words[:depth], *rest]
     return [line] if is_guess or line != [*words] else []
+
+
+def _meant_in(
+    context: click.Context, group: click.Group, before: Sequence[str], rest: list[str]
+) -> list[list[str]]:
+    """The same of a line that names no command of a group: it stands behind options, or there is only one."""
+    place = next((place for place, word in enumerate(rest) if word in group.commands), 0)
+    if place and context is context.find_root():
+        return _as_command(context, rest[place], [*rest[place + 1 :], *rest[:place]])
+    (name, own), *others = group.commands.items()
+    if others or not rest or rest[0].endswith(".onnx"):  # which command is not known, or has no engine
+        return []
+    rest = rest[1:] if difflib.get_close_matches(rest[0], [name]) else rest
+    return _meant(click.Context(own, parent=context, info_name=name), [*before, name, *rest])
 
 
 def _is_given(value: object) -> bool:
@@ -257,9 +260,8 @@ def _key(name: str) -> str:
 def _meaning(command: click.Command, name: str) -> _Meaning | None:
     peers = _peers_with(name)
     is_refused = any(option.kind == "refused" for option in peers.values())
-    fold = (
-        (lambda text: text.lstrip("-")) if is_refused else _key
-    )  # what a program refuses is no other option that is spelled alike
+    # what a program refuses is no other option that is spelled alike
+    fold = (lambda text: text.lstrip("-")) if is_refused else _key
     key = fold(name)
     for option in peers.values():  # before an own name: units may differ
         if {str(command.name), "*"} & option.words.keys():
