@@ -96,6 +96,8 @@ def test_int8_that_is_slower_is_not_selected(
     first, second = manifest.verdict.batches
     assert (first.chosen, second.chosen) == ("fp16", "int8")
     assert "int8 is slower than fp16: latency +20.0%" in first.reason
+    assert "; int8 loses " in first.reason
+    assert "loses" not in second.reason
     assert second.reason.startswith("not slower than fp16, and requested")
     assert [manifest.graph_of(engine).path for engine in manifest.engines] == [
         "model.fp16.onnx",
@@ -127,6 +129,7 @@ def test_where_no_build_is_left_layers_are_not_looked_at(
     manifest = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,), selection_budget=1)
     assert times.in_turns == [(1, ("fp16", "int8"))]
     assert manifest.verdict is not None
+    assert "trtopt explain A B tells why" in manifest.verdict.batches[0].reason
     assert manifest.verdict.batches[0].regions == {}
 
 

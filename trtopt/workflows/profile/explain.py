@@ -34,7 +34,8 @@ _OF_PROFILES = {"a", "b", "batch", "listener"}
 def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation:
     """Find the causes of the difference in time; see `trtopt.explain`. What was not profiled is, A first."""
     paths = [Path(one) for one in (request.a, request.b)]
-    check_trust(request.trust, [path for path in paths if not _is_profiled(path)])
+    loaded = [path for path in paths if not _is_profiled(path) or (request.remedies and has_engines(path))]
+    check_trust(request.trust, loaded)
     end = time.monotonic() + parse_budget(str(request.budget))
     if request.remedies and not has_engines(paths[1]):
         raise UsageError(

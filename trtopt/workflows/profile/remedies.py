@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from trtopt.device.backends import open_builder
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.files.atomic import scratch_folder
-from trtopt.files.bounded_reading import read_bounded, reading_as
-from trtopt.files.manifests import MANIFEST
+from trtopt.files.bounded_reading import reading_as
+from trtopt.files.manifests import MANIFEST, read_listed
 from trtopt.measure.contracts import contract_for
 from trtopt.measure.engine import LoadedEngine
 from trtopt.measure.loop.interleaved import pooled_ms, valid_rounds
@@ -27,7 +27,7 @@ from trtopt.requests.measure import ExplainRequest
 from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.bench.resolve_engines import find_engines, resolve_engines
 from trtopt.workflows.build.folder import verified_graphs
-from trtopt.workflows.build.graph import apply_quantization, rewrite_into
+from trtopt.workflows.build.graph import QUANTIZED_FILE, apply_quantization, rewrite_into
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
     Setting,
@@ -117,9 +117,9 @@ class _Subject:
         graphs = verified_graphs(folder, manifest)
         self._graph = next(one for one in graphs if one.sha256 == engine.artifact.plan.onnx_sha256)
         self._report = None
-        for file in sorted(folder.glob("quantize*.json")):
-            with reading_as("a report on quantisation", file, "build again"):
-                report = read_versioned(read_bounded(file), QuantizeReport)
+        for file in (one for one in manifest.files if one.startswith(Path(QUANTIZED_FILE).stem)):
+            with reading_as("a report on quantisation", folder / file, "build again"):
+                report = read_versioned(read_listed(folder, manifest, file), QuantizeReport)
             if (report.out, report.precision) == (Path(self._graph.path).name, "int8"):
                 self._report, self._floats = report, folder / report.source
 
