@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.onnxio.graph_walk import names_length
-from trtopt.recipe import BATCH, ShapeFlag
+from trtopt.recipe import ANY_SIZES, BATCH, Recipe, ShapeFlag, shape_flags
 from trtopt.records import MAX_PROFILES, BuildPlan, OnnxArtifact, Profile, Shape, ShapeRange, TensorSpec
 
 _ANONYMOUS = "?"
@@ -247,19 +247,18 @@ def _check_fits(spec: TensorSpec, axes: Sequence[int | str]) -> None:
 
 
 def fixed_lengths(
-    inputs: Sequence[TensorSpec],
-    batch: int | None,
-    flags: Sequence[ShapeFlag],
-    axes: Mapping[str, Sequence[int]],
+    inputs: Sequence[TensorSpec], batch: int | None, sizes: Recipe
 ) -> dict[str, tuple[int | None, ...]]:
     """The lengths of a model's axes where each gets one at most, None for those that stay open.
 
-    A length that is given to an axis of a name is that of all axes of the name.
+    A length that is given to an axis of a name is that of all axes of the name. Of `sizes` shapes and axes
+    count.
     """
-    given, by_axis, batch_axis = _by_input(inputs, flags), axis_lengths(inputs, axes), batch_name(inputs)
+    given, by_axis = _by_input(inputs, shape_flags(sizes)), axis_lengths(inputs, sizes.axes)
+    batch_axis = batch_name(inputs)
     for option in [
         *(f"--shape {name}" for name, shapes in given.items() if len(shapes) > 1),
-        *(f"--axis {name}" for name, lengths in axes.items() if len(lengths) > 1),
+        *(f"--axis {name}" for name, lengths in sizes.axes.items() if len(lengths) > 1),
     ]:
         raise UsageError(f"{option}: several lengths, where one is to be fixed", "give one")
     firsts = [spec.shape[0] for spec in inputs if spec.shape]
@@ -309,13 +308,10 @@ def batch_range(batches: Sequence[int]) -> ShapeRange:
 
 
 def profiles_for(
-    model: OnnxArtifact,
-    ranges: Sequence[Sequence[int]],
-    flags: Sequence[ShapeFlag],
-    axes: Mapping[str, Sequence[int]] = _NO_AXES,
+    model: OnnxArtifact, ranges: Sequence[Sequence[int]], sizes: Recipe = ANY_SIZES
 ) -> tuple[Profile, ...]:
     """The optimisation profiles of one dynamic engine, by the smallest batch and then the largest; the other
-    axes are the same in all.
+    axes are the same in all, by the shapes and axes of `sizes`.
     """
     if len(ranges) > MAX_PROFILES:
         raise UsageError(
@@ -329,7 +325,10 @@ def profiles_for(
                 f"two optimisation profiles for batches {_span(one)}: only one of them would ever run",
                 "give each --batch another range",
             )
-    return tuple(Profile(batch=batch, shapes=shape_ranges(model, batch, flags, axes)) for batch in batches)
+    flags = shape_flags(sizes)
+    return tuple(
+        Profile(batch=batch, shapes=shape_ranges(model, batch, flags, sizes.axes)) for batch in batches
+    )
 
 
 def over_all(profiles: Sequence[Profile]) -> Profile:
@@ -353,18 +352,15 @@ def _over(ranges: Sequence[ShapeRange], tuned: ShapeRange) -> ShapeRange:
 
 
 def shapes_at(
-    inputs: Sequence[TensorSpec],
-    plan: BuildPlan,
-    size: int,
-    flags: Sequence[ShapeFlag] = (),
-    axes: Mapping[str, Sequence[int]] = _NO_AXES,
+    inputs: Sequence[TensorSpec], plan: BuildPlan, size: int, sizes: Recipe = ANY_SIZES
 ) -> dict[str, Shape]:
     """Shapes of a model's inputs to run an engine with, with the batch size in its place.
 
-    Other axes have the length that the engine is tuned for, or the one that `flags` and `axes` give; of a
-    smallest, a tuned and a largest one the tuned.
+    Other axes have the length that the engine is tuned for, or the one that the shapes and axes of `sizes`
+    give; of a smallest, a tuned and a largest one the tuned.
     """
-    given, lengths, name = _by_input(inputs, flags), axis_lengths(inputs, axes), batch_name(inputs)
+    given, lengths = _by_input(inputs, shape_flags(sizes)), axis_lengths(inputs, sizes.axes)
+    name = batch_name(inputs)
     shapes = {}
     for spec in inputs:
         admitted = plan.shapes[spec.name]
@@ -380,7 +376,7 @@ def shapes_at(
             best = list(_fill(spec, given[spec.name][len(given[spec.name]) // 2], size))
         if spec.shape and isinstance(spec.shape[0], str):
             best[0] = size
-        if flags or axes:
+        if sizes.shapes or sizes.axes:
             _check_admitted(spec, admitted, best)
         shapes[spec.name] = tuple(best)
     return shapes

@@ -17,7 +17,6 @@ from trtopt.onnxio import extraction
 from trtopt.onnxio.model_file import check_changed_to, load, save
 from trtopt.onnxio.model_info import read_onnx, tensor_spec
 from trtopt.onnxio.prepare import count_nodes
-from trtopt.recipe import shape_flags
 from trtopt.records import Extraction, ModelDifference
 from trtopt.requests.models import DiffRequest, ExportRequest, ExtractRequest, RewriteRequest
 from trtopt.rewrite.rewrite import rewrite_model
@@ -61,7 +60,7 @@ def rewrite(
     sizes, shapes = request.sizes, {}
     if request.batch is not None or sizes.shapes or sizes.axes:
         inputs = read_onnx(Path(request.model)).inputs
-        shapes = fixed_lengths(inputs, request.batch, shape_flags(sizes), sizes.axes)
+        shapes = fixed_lengths(inputs, request.batch, sizes)
     return rewrite_model(
         Path(request.model),
         Path(request.output),

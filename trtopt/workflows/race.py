@@ -25,7 +25,7 @@ from trtopt.measure.loop.interleaved import (
     latency_blocks,
 )
 from trtopt.measure.statistics.comparison import RUN_BLOCKS, Block, Comparison, Noise, compare
-from trtopt.recipe import ANY_SIZES, Recipe, shape_flags
+from trtopt.recipe import ANY_SIZES, Recipe
 from trtopt.records import (
     ComparisonVerdict,
     Contract,
@@ -70,7 +70,7 @@ def engine_at(
     return LoadedEngine(
         path=str((folder / engine.path).absolute()),
         artifact=engine,
-        shapes=shapes_at(inputs, engine.plan, size, shape_flags(sizes), sizes.axes),
+        shapes=shapes_at(inputs, engine.plan, size, sizes),
         sample_axes=sample_axes(inputs),
     )
 

@@ -26,7 +26,7 @@ from trtopt.executors.api import THIS_HOST, Executor
 from trtopt.files.atomic import scratch_beside
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
-from trtopt.recipe import LOCAL, Recipe, io_request, shape_flags
+from trtopt.recipe import LOCAL, Recipe, io_request
 from trtopt.records import (
     Backend,
     BuildPlan,
@@ -210,11 +210,10 @@ def explain_oversize(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> 
 def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[BuildPlan]:
     """The engines that a recipe requests."""
     batches = recipe.batch or (onnx.fixed_batch or 1,)
-    flags = shape_flags(recipe)
     engines = (
-        [profiles_for(onnx, recipe.ranges or (batches,), flags, recipe.axes)]
+        [profiles_for(onnx, recipe.ranges or (batches,), recipe)]
         if recipe.dynamic
-        else [profiles_for(onnx, ((size,),), flags, recipe.axes) for size in sorted(set(batches))]
+        else [profiles_for(onnx, ((size,),), recipe) for size in sorted(set(batches))]
     )
     settings = recorded_settings(recipe, BuildSettings)
     return [

@@ -4,7 +4,7 @@ import pytest
 
 from trtopt.builder.shapes import by_own_names, shape_ranges, shapes_at
 from trtopt.errors import UsageError
-from trtopt.recipe import parse_shape_flag
+from trtopt.recipe import Recipe, parse_shape_flag
 from trtopt.records import Backend, BuildPlan, BuildSettings, OnnxArtifact, ShapeRange, TensorSpec
 
 
@@ -107,14 +107,14 @@ def test_a_model_without_open_axes_reports_it() -> None:
 def test_an_engine_runs_at_the_length_it_is_tuned_for_or_at_a_given_one() -> None:
     plan = plan_of(BERT, {"seq": (1, 128, 512)})
     assert shapes_at(BERT.inputs, plan, 2)["mask"] == (2, 128)
-    at_64 = shapes_at(BERT.inputs, plan, 2, axes={"seq": (64,)})
+    at_64 = shapes_at(BERT.inputs, plan, 2, Recipe(axes={"seq": (64,)}))
     assert (at_64["ids"], at_64["mask"], at_64["table"]) == ((2, 64), (2, 64), (4, 8))
-    assert shapes_at(BERT.inputs, plan, 2, [parse_shape_flag("ids:Nx1,Nx16,Nx32")])["ids"] == (2, 16)
+    assert shapes_at(BERT.inputs, plan, 2, Recipe(shapes={"ids": "Nx1,Nx16,Nx32"}))["ids"] == (2, 16)
 
 
 def test_a_length_that_the_engine_does_not_admit_is_refused_with_what_it_admits() -> None:
     with pytest.raises(UsageError, match="input 'ids': axis 1 is 600, and the engine admits 1 to 512"):
-        shapes_at(BERT.inputs, plan_of(BERT, {"seq": (1, 128, 512)}), 2, axes={"seq": (600,)})
+        shapes_at(BERT.inputs, plan_of(BERT, {"seq": (1, 128, 512)}), 2, Recipe(axes={"seq": (600,)}))
 
 
 def test_an_engine_runs_a_state_at_the_batch_of_the_other_inputs() -> None:

@@ -32,7 +32,7 @@ def model(*axes: int | str) -> OnnxArtifact:
 
 
 def plan(*ranges: tuple[int, ...]) -> BuildPlan:
-    profiles = profiles_for(model("N", 4), ranges, [])
+    profiles = profiles_for(model("N", 4), ranges)
     reach = over_all(profiles)
     return BuildPlan(
         onnx_sha256="a" * 64,
@@ -136,7 +136,7 @@ def test_more_profiles_than_an_engine_takes_are_refused_with_their_number() -> N
 
 def test_profiles_of_a_model_with_a_fixed_batch_are_refused() -> None:
     with pytest.raises(FixedBatchError, match="fixed at 4; requested 8"):
-        profiles_for(model(4, 4), ((4,), (8,)), [])
+        profiles_for(model(4, 4), ((4,), (8,)))
 
 
 # ── recipes ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -226,15 +226,15 @@ def tuned_sizes(plans: Sequence[BuildPlan], high: int) -> list[int]:
 
 def for_all_batches(plan: BuildPlan, graph: OnnxArtifact, sizes: Sequence[int]) -> BuildPlan:
     """An engine with a profile tuned for each size, which reaches down to the size before."""
-    lengths = {
-        f"{spec.name}.{index}": [end[index] for end in (shape.min, shape.opt, shape.max)]
+    lengths: dict[str, tuple[int, ...]] = {
+        f"{spec.name}.{index}": (shape.min[index], shape.opt[index], shape.max[index])
         for spec in graph.inputs
         for index, axis in enumerate(spec.shape)
         if index and isinstance(axis, str) and axis != batch_name(graph.inputs)
         for shape in (plan.shapes[spec.name],)
     }
     ranges = [(below + 1, size, size) for below, size in zip((0, *sizes), sizes, strict=False)]
-    profiles = profiles_for(graph, ranges, (), lengths)
+    profiles = profiles_for(graph, ranges, Recipe(axes=lengths))
     reach = over_all(profiles)
     return msgspec.structs.replace(
         plan,

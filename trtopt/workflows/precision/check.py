@@ -38,7 +38,7 @@ from trtopt.precision.compare import Deviation, add_outputs, layer_differences, 
 from trtopt.precision.running import opening_bytes
 from trtopt.printable import visible
 from trtopt.processes import OnProgress
-from trtopt.recipe import ANY_SIZES, Recipe, batch_sizes, shape_flags
+from trtopt.recipe import ANY_SIZES, Recipe, batch_sizes
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
 from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference, TaskScore
 from trtopt.records.tensors import TypedTensor
@@ -218,8 +218,7 @@ class Checker:
         with scratch_folder() as scratch:
             if data is None:
                 data = scratch / "random.npz"
-                flags = shape_flags(sizes)
-                shapes = shapes_at(there.inputs, engine.plan, size, flags, sizes.axes)
+                shapes = shapes_at(there.inputs, engine.plan, size, sizes)
                 write_npz(data, random_batch(self._specs, shapes))
             batches = run_engine(
                 there, engine, size, data, scratch, self._specs, self._executor, limit_s, listener.progress
