@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import trtopt
+from tests.support.brief_plans import few_simulated  # noqa: F401  (a fixture of every test here)
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError, OutputError, UsageError

@@ -19,7 +19,7 @@ from msgspec import structs
 from rich.console import Console
 
 import trtopt
-from tests.support.brief_plans import simulate_few
+from tests.support.brief_plans import few_simulated  # noqa: F401  (a fixture of every test here)
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.api import plan as make_plan
 from trtopt.cli.main import cli
@@ -61,16 +61,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ranges = ((1, 1, 2), (4, 4, 8), (16,))
     trtopt.build(DIGITS, folder / "profiles", ranges=ranges, dynamic=True, backend="onnxruntime")
     for name, batch in (("fixed", None), ("dynamic", (1, 4, 16)), ("profiles", None)):
-        report = trtopt.bench(folder / name, batch=batch, duration=0.2, warmup=0.05)
+        report = trtopt.bench(folder / name, batch=batch, duration=0.1, warmup=0.01)
         write_atomically(folder / name / "bench.json", to_json(report))
     return folder
 
 
 @pytest.fixture(scope="module", autouse=True)
 def brief() -> Iterator[None]:
-    """Few requests are simulated, and plans are verified in one run."""
+    """Plans are verified in one run."""
     with pytest.MonkeyPatch.context() as patch:
-        simulate_few(patch)
         patch.setattr(plan_trials, "_VERIFIED_S", 2.0)
         yield
 

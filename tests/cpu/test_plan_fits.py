@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 import trtopt
+from tests.support.brief_plans import few_simulated  # noqa: F401  (a fixture of every test here)
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError, DeviceError

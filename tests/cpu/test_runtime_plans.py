@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import trtopt
+from tests.support.brief_plans import few_simulated  # noqa: F401  (a fixture of every test here)
 from tests.support.command_line import DIGITS
 from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError
