@@ -298,7 +298,12 @@ def range_notes(inputs: Sequence[TensorSpec], source: SampleSource) -> tuple[str
     if source.is_function:
         return ()
     first: Arrays = next(iter(source.batches(inputs, _SAMPLES)), {})
-    return (*_converted(inputs, source), *_unscaled(first), *_left_out(source.left_out(inputs)))
+    notes = [*_converted(inputs, source), *_unscaled(first)]
+    if left := source.left_out(inputs):
+        notes.append(
+            f"the last {counted(left, 'sample')} fill no batch of the model's size and were not used"
+        )
+    return tuple(notes)
 
 
 def _converted(inputs: Sequence[TensorSpec], source: SampleSource) -> Iterator[str]:
@@ -308,11 +313,6 @@ def _converted(inputs: Sequence[TensorSpec], source: SampleSource) -> Iterator[s
         given, dtype = stored[spec.name], numpy_dtype(spec.dtype)
         if dtype.kind in "fV" and given.kind in "fiu" and not np.can_cast(given, dtype):
             yield f"input {spec.name!r}: the data is {given} and was converted to {spec.dtype}"
-
-
-def _left_out(samples: int) -> Iterator[str]:
-    if samples:
-        yield f"the last {counted(samples, 'sample')} fill no batch of the model's size and were not used"
 
 
 def _unscaled(arrays: Arrays) -> Iterator[str]:

@@ -157,7 +157,7 @@ def _rows(
             tensor_cores=traits[index].tensor_cores,
             layer=layers[homes[index][0]].name if homes[index][0] >= 0 else "",
             layer_confidence=homes[index][1],
-            nodes=_names(served[index], homes[index][1]),
+            nodes=() if homes[index][1] == "unknown" else tuple(node.name for node in served[index].nodes),
             confidence=least((served[index].confidence, homes[index][1])),
         )
         for index, one in enumerate(launches)
@@ -169,11 +169,6 @@ def _traits(launch: KernelLaunch) -> KernelTraits:
     if launch.kind == "copy":
         return KernelTraits("copy")
     return KernelTraits("memset") if launch.kind == "memset" else read_name(launch.name)
-
-
-def _names(served: Served, of_layer: Confidence) -> tuple[str, ...]:
-    """None where it is not known which layer they are of."""
-    return () if of_layer == "unknown" else tuple(node.name for node in served.nodes)
 
 
 def _served(
