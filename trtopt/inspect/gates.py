@@ -6,10 +6,6 @@ from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph
 
 _POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax"})
 _BOUNDED = frozenset({"Sigmoid", "HardSigmoid", "Clip"})
-_INSIDE = _BOUNDED | {
-    "Conv", "Gemm", "MatMul", "BatchNormalization", "Add", "Mul", "Div", "Relu", "LeakyRelu", "PRelu",
-    "HardSwish", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "Expand",
-}  # fmt: skip
 _MOST = 24
 """Nodes between a pool and the product that it gates."""
 
@@ -20,28 +16,26 @@ def float_gates(graph: Graph) -> tuple[str, ...]:
         return ()
     found: dict[str, None] = {}
     for product in graph.nodes:
-        if product.op != "Mul" or len(product.inputs) != 2:
-            continue
-        for signal, maps in (product.inputs, product.inputs[::-1]):
-            found |= dict.fromkeys(_between(graph, signal, _before_pairs(graph, maps), product.name))
+        for signal in product.inputs if product.op == "Mul" else ():
+            maps = {_before_pairs(graph, name) for name in product.inputs if name != signal}
+            if own := _from_pool(graph, signal, maps):
+                found |= dict.fromkeys((*own, product.name))
     return tuple(found)
 
 
-def _between(graph: Graph, signal: str, maps: str, product: str) -> tuple[str, ...]:
-    """The nodes from a pool over the maps to the product; none where the signal is not made of that alone."""
+def _from_pool(graph: Graph, signal: str, maps: set[str]) -> tuple[str, ...]:
+    """The nodes that make a bounded signal of a pool over the maps, and of nothing else; else none."""
     passed, waiting, ops = dict[str, None](), [signal], set[str]()
     while waiting:
         node = graph.producer.get(waiting.pop())
-        if node is None or len(passed) > _MOST:
+        if node is None or node.op in (QUANTIZE, DEQUANTIZE) or len(passed) > _MOST:
             return ()
-        is_pool = node.op in _POOLS and _before_pairs(graph, node.inputs[0]) == maps
-        if not is_pool and node.op not in _INSIDE:
-            return ()
+        is_pool = node.op in _POOLS and _before_pairs(graph, node.inputs[0]) in maps
         if node.name not in passed and not is_pool:
             waiting += [name for name in node.inputs if name and not graph.is_constant(name)]
         passed[node.name] = None
         ops.add(node.op)
-    return (*passed, product) if ops & _POOLS and ops & _BOUNDED else ()
+    return tuple(passed) if ops & _POOLS and ops & _BOUNDED else ()
 
 
 def _before_pairs(graph: Graph, tensor: str) -> str:

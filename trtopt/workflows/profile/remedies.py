@@ -59,8 +59,10 @@ def try_remedies(
                 ((sides[name], _),) = opened.enter_context(wanted).at(size, request.sizes)
         subject, built = _Subject(sides["B"], request, scratch, listener), dict[str, LoadedEngine]()
         by_option: dict[tuple[str, tuple[str, ...]], list[Cause]] = {}
-        for cause in _chosen(found, request.remedies):  # which may share an option
-            by_option.setdefault(subject.option_of(cause), []).append(cause)
+        for cause in found.causes:
+            is_named = any(word in cause.cause for word in request.remedies)
+            if cause.cost_ms > 0 and (is_named or (ALL in request.remedies and cause.remedy)):
+                by_option.setdefault(subject.option_of(cause), []).append(cause)  # causes may share one
         for (name, values), causes in by_option.items():
             more = f" and {len(values) - 1} more" if len(values) > 1 else ""
             trial = Trial(
@@ -89,14 +91,6 @@ def check_chosen(words: Sequence[str], found: Sequence[EngineDifference]) -> Non
                 f"--try {word}: no cause of that name costs B time",
                 f"choose a part of one of: {'; '.join(sorted(costly)) or 'none does'}",
             )
-
-
-def _chosen(found: EngineDifference, words: Sequence[str]) -> list[Cause]:
-    """The costliest first; of all those that have a remedy."""
-    costly = [one for one in found.causes if one.cost_ms > 0]
-    return [
-        one for one in costly if (ALL in words and one.remedy) or any(word in one.cause for word in words)
-    ]
 
 
 def has_engines(path: Path) -> bool:
