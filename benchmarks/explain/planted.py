@@ -46,6 +46,8 @@ LEAST_S = 15.0
 """An engine takes about so long with its profile."""
 COSTLY = 0.02
 """Between engines that are alike a cause that changes the latency by less is no claim."""
+ALLEGING = re.compile("only|lost|merges|wider|copies|reformats|gates|attention that|→")
+"""What says that the engines differ in kind; that equal work took longer may be true of two builds."""
 
 
 # ── graphs ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -432,11 +434,13 @@ def judge(args: argparse.Namespace) -> None:
             planted[name]["named_first"] = bool(causes) and causes[0] == planted[name]["causes"][0]
         for name, (a, b) in CLEAN.items():
             clean[name] = explained(place / a, place / b)
-            clean[name]["alleged"] = [
+            costly = [
                 cause["cause"]
                 for cause in clean[name].get("causes", ())
                 if cause["cost_ms"] > COSTLY * clean[name]["a_ms"] and not cause["is_rest"]
             ]
+            clean[name]["alleged"] = [one for one in costly if ALLEGING.search(one)]
+            clean[name]["slower"] = [one for one in costly if not ALLEGING.search(one)]
     tries = {
         file.stem: attempts(json.loads(file.read_text())) for file in sorted(args.out.glob("try-*.json"))
     }

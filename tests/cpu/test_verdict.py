@@ -129,7 +129,7 @@ def test_where_no_build_is_left_layers_are_not_looked_at(
     manifest = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,), selection_budget=1)
     assert times.in_turns == [(1, ("fp16", "int8"))]
     assert manifest.verdict is not None
-    assert "trtopt explain A B tells why" in manifest.verdict.batches[0].reason
+    assert "trtopt explain A B shows why" in manifest.verdict.batches[0].reason
     assert manifest.verdict.batches[0].regions == {}
 
 

@@ -531,14 +531,14 @@ class _PrecisionSelection:
         )
 
     def _why_refused(self, contest: _Contest, chosen: str) -> str:
-        """Why no quantised candidate was selected, by the layers of one; or which command tells."""
+        """Why no quantised candidate was selected, by the layers of one; or which command shows it."""
         quantized = self._fastest(contest)
         if chosen != self._baseline.name or not quantized:
             return ""
         if known := next(((name, lost) for name, lost in contest.losses.items() if lost), None):
             return f"{known[0]} loses {known[1]}"
         other = f"{quantized[0].candidate.precision} --no-verdict"
-        return f"trtopt explain A B tells why, of builds with --precision {chosen} and {other}"
+        return f"trtopt explain A B shows why, of builds with --precision {chosen} and {other}"
 
     def _choice(self, ms: dict[str, float], compared: dict[str, Comparison]) -> Selection:
         candidates_timed = [
