@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.resources import files
 from typing import Any, Literal
 from zlib import crc32
@@ -81,6 +80,8 @@ class Page:
 
 def library_name() -> str:
     """What `plotting_library` is kept under: another name for another vl-convert, or other exports."""
+    from importlib.metadata import version
+
     try:
         import jinja2  # noqa: F401
         import vl_convert  # noqa: F401  (what the page is made with: told before any work)
