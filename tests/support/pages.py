@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 
@@ -36,7 +37,8 @@ MODEL = "a" * 64
 def engine_of(name: str, batch: int = 1) -> EngineProfile:
     """An engine of a stored inspector file: its n-th layer takes n µs, and costs what its weights suggest."""
     description = read_inspector(stored(name))
-    made = profile_point(_point(description, batch), description, _graph(description), PEAKS)
+    times = (LayerTime(name=one.name, ms=[n * 1e-3]) for n, one in enumerate(description.layers, 1))
+    made = profile_point(point_of(times, batch=batch), description, _graph(description), PEAKS)
     return msgspec.structs.replace(made, layers=with_floors(tuple(map(_costed, made.layers)), PEAKS))
 
 
@@ -52,9 +54,9 @@ def _operator(name: str) -> str:
     return re.sub(r"\W.*|_.*", "", name.rpartition("/")[2])
 
 
-def _point(description: EngineDescription, batch: int) -> BenchPoint:
-    times = [LayerTime(name=one.name, ms=[n * 1e-3]) for n, one in enumerate(description.layers, 1)]
-    one = [1.0]
+def point_of(times: Iterable[LayerTime], *, batch: int = 1, compute_ms: float = 1.0) -> BenchPoint:
+    """One query at a batch size, and one run of the layers."""
+    one = [compute_ms]
     samples = Samples(
         start_ms=one,
         end_ms=one,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tests.support import examples
-from trtopt.records import Spread, SweepPoint, SweepReport, SweepSetting
+from trtopt.records import PointMemory, Spread, SweepPoint, SweepReport, SweepSetting
 
 
 def spread(p99_ms: float | None, max_ms: float | None = None) -> Spread:
@@ -31,3 +31,13 @@ def point(batch: int, p99_ms: float | None, rate: float | None, **more: Any) -> 
 
 def report_of(*points: SweepPoint) -> SweepReport:
     return msgspec.structs.replace(examples.sweep(), points=points)
+
+
+MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
+REPORT = report_of(
+    point(1, 1.0, 100.0, watts=50.0, memory=MEMORY),
+    point(2, 1.25, 190.0, watts=50.0, memory=MEMORY),
+    point(8, 4.0, 200.0, watts=50.0, memory=MEMORY),
+    point(16, 4.5, 210.0, watts=50.0, memory=MEMORY, untrustworthy=("too hot",)),
+    point(64, None, None, latency=None, failure="out of memory\nlast words"),
+)

@@ -170,6 +170,22 @@ def test_a_folder_where_the_system_allows_none_is_refused() -> None:
     refused_before_the_block(Path("/proc/trtopt-test"))
 
 
+def taken_or_refused_before_the_block(
+    final: Path, made: Path, expected: dict[str, str | None], around: Path
+) -> None:
+    before = content(around)
+    ran = False
+    try:
+        with folder_in_progress(final) as folder:
+            ran = True
+            (folder / "file").write_text("new")
+    except OutputError:
+        assert not ran, "refused only after the block"
+        assert content(around) == before
+    else:
+        assert content(made) == expected
+
+
 @pytest.mark.parametrize("here", [Path("."), Path("..") / "here"], ids=["dot", "by name"])
 @pytest.mark.parametrize("earlier", [False, True], ids=["empty", "earlier build"])
 def test_the_current_folder_is_taken_or_refused_before_the_block(
@@ -180,18 +196,8 @@ def test_the_current_folder_is_taken_or_refused_before_the_block(
         earlier_build(current)
     else:
         current.mkdir()
-    before = content(tmp_path)
     monkeypatch.chdir(current)
-    ran = False
-    try:
-        with folder_in_progress(here) as folder:
-            ran = True
-            (folder / "file").write_text("new")
-    except OutputError:
-        assert not ran, "refused only after the block"
-        assert content(tmp_path) == before
-    else:
-        assert content(tmp_path) == {"here": None, "here/file": "new"}
+    taken_or_refused_before_the_block(here, tmp_path, {"here": None, "here/file": "new"}, tmp_path)
 
 
 @pytest.mark.parametrize("target", ["earlier build", "empty", "missing"])
@@ -202,14 +208,4 @@ def test_a_link_is_followed_or_refused_before_the_block(tmp_path: Path, final: P
     else:
         (real if target == "empty" else real.parent).mkdir(parents=True)
     final.symlink_to(real)
-    before = content(tmp_path)
-    ran = False
-    try:
-        with folder_in_progress(final) as folder:
-            ran = True
-            (folder / "file").write_text("new")
-    except OutputError:
-        assert not ran, "refused only after the block"
-        assert content(tmp_path) == before
-    else:
-        assert content(final) == {"file": "new"}
+    taken_or_refused_before_the_block(final, final, {"file": "new"}, tmp_path)

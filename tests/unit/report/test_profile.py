@@ -5,24 +5,18 @@ from rich.console import Console
 
 from tests.support import examples
 from tests.support.inspected import graph, layer, node, profiled, stored, zeros
-from tests.support.pages import resnet
-from tests.support.scripted_runs import terms
+from tests.support.pages import point_of, resnet
 from trtopt.inspect.costs import peaks_of
 from trtopt.inspect.inspector import EngineDescription, read_inspector
 from trtopt.inspect.profile import profile_point
 from trtopt.records import (
     BenchPoint,
     EngineProfile,
-    EngineRef,
-    LayerPass,
     LayerTime,
-    Measurement,
     ProfileReport,
-    Samples,
 )
 from trtopt.report.profile import nodes_text, peak_lines, profile_notes, profile_view
 
-REF = EngineRef(path="e", sha256="a" * 64, label="batch1")
 GRAPH = graph(
     node("Conv", "x w", "a", "conv"),
     node("Relu", "a", "r", "relu"),
@@ -37,30 +31,8 @@ LAYERS = (
 )
 
 
-def point(description: EngineDescription, compute_ms: float = 3.0) -> BenchPoint:
-    one = [compute_ms]
-    samples = Samples(
-        start_ms=one,
-        end_ms=one,
-        enqueue_ms=one,
-        gpu_compute_ms=one,
-        h2d_ms=[],
-        d2h_ms=[],
-        inference_stream=[0],
-    )
-    latency = Measurement(
-        mode="latency",
-        contract=terms("isolated"),
-        engine=REF,
-        batch=1,
-        shapes={},
-        samples=samples,
-        staged=samples,
-        warmups=samples,
-        stop_reason="",
-    )
-    times = tuple(LayerTime(name=one.name, ms=[2.0]) for one in description.layers)
-    return BenchPoint(batch=1, latency=latency, layers=LayerPass(runs=1, layers=times))
+def point(description: EngineDescription) -> BenchPoint:
+    return point_of((LayerTime(name=one.name, ms=[2.0]) for one in description.layers), compute_ms=3.0)
 
 
 def shown(*engines: EngineProfile, width: int = 200, **rest: object) -> str:

@@ -8,20 +8,11 @@ import pytest
 from rich.console import Console
 
 from tests.support import examples
-from tests.support.sweeps import point, report_of
+from tests.support.sweeps import REPORT, point, report_of
 from trtopt.cli.console import listening
-from trtopt.records import PointMemory, SweepReport
+from trtopt.records import SweepReport
 from trtopt.report.sweep import point_line, sweep_notes, sweep_view
 from trtopt.report.view import grouped
-
-MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
-REPORT = report_of(
-    point(1, 1.0, 100.0, watts=50.0, memory=MEMORY),
-    point(2, 1.25, 190.0, watts=50.0, memory=MEMORY),
-    point(8, 4.0, 200.0, watts=50.0, memory=MEMORY),
-    point(16, 4.5, 210.0, watts=50.0, memory=MEMORY, untrustworthy=("too hot",)),
-    point(64, None, None, latency=None, failure="out of memory\nlast words"),
-)
 
 
 def shown(report: SweepReport) -> list[str]:

@@ -8,20 +8,11 @@ from typing import Any
 
 import msgspec
 
-from tests.support.sweeps import point, report_of
-from trtopt.records import PointMemory, SweepReport
+from tests.support.sweeps import REPORT, point, report_of
+from trtopt.records import SweepReport
 from trtopt.report.html.page import page_of
 from trtopt.report.html.pages import sweep_page
 from trtopt.report.view import Lines, Table
-
-MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
-REPORT = report_of(
-    point(1, 1.0, 100.0, watts=50.0, memory=MEMORY),
-    point(2, 1.25, 190.0, watts=50.0, memory=MEMORY),
-    point(8, 4.0, 200.0, watts=50.0, memory=MEMORY),
-    point(16, 4.5, 210.0, watts=50.0, memory=MEMORY, untrustworthy=("too hot",)),
-    point(64, None, None, latency=None, failure="out of memory\nlast words"),
-)
 
 
 def embedded(report: SweepReport) -> dict[str, Any]:
