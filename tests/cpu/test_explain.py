@@ -135,6 +135,7 @@ def test_remedies_are_built_and_take_turns_with_both(trtopt_cli: CommandLine) ->
     assert sorted(b.iterdir()) == before
 
 
+@pytest.mark.long
 def test_what_cannot_be_tried_says_why(in_fp32: ProfileReport, cpu_build: Path, tmp_path: Path) -> None:
     slower = in_fp32.engines[1]
     layers = tuple(msgspec.structs.replace(one, ms=(one.ms or 0) / 2) for one in slower.layers)
@@ -151,6 +152,7 @@ def test_what_cannot_be_tried_says_why(in_fp32: ProfileReport, cpu_build: Path, 
     assert not any(one.ms for one in spent.engines[0].trials)
 
 
+@pytest.mark.long
 def test_a_rewrite_rule_is_tried_on_a_graph_in_fp32(tmp_path: Path) -> None:
     net = Net(17, x=("N", 16, 64))
     first, second, third = (net.linear(name, "x", 64, 64) for name in "qkv")
