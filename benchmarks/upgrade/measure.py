@@ -129,7 +129,7 @@ def main() -> None:
                     "alarms_of_check": len(accuracy_alarms([one.b for one in changes])),
                     "skipped": sum(one.skipped for one in changes),
                     "values": sum(one.values for one in changes),
-                    "times": min(round(max(one.times for one in changes), 2), 1e6),
+                    "times": min(round(max(one.times for one in changes), 3), 1e6),
                     "inputs": sorted(
                         {what.removesuffix(" inputs") for one in changes for what in one.inputs}
                     ),

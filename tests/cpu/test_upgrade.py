@@ -80,7 +80,10 @@ def test_a_planted_wrong_result_is_found(fault: str, changes: Changes) -> None:
     few(
         ("quantised", "fp16", LEVELS),
         ("residual", "fp32", LEVELS),
-        of=itertools.product(MODELS, ("fp32", "fp16"), (LEVELS, LEVELS[::-1])),
+        of=(
+            *itertools.product(MODELS, ("fp32", "fp16"), (LEVELS, LEVELS[::-1])),
+            *itertools.product(MODELS, ("fp16",), (("all", "rounded"), ("rounded", "all"))),
+        ),
     ),
 )
 def test_a_clean_upgrade_raises_no_alarm(

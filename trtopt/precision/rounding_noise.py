@@ -117,8 +117,7 @@ class ChangedOutput:
         self._wrong += int(wrong.sum())
         self._open += int(is_open.sum())
         self._skipped += int((~known).sum())
-        times = np.where(wrong | is_open, times, 0.0)
-        if times.any():
+        if (wrong | is_open).any():
             self._inputs[inputs] = None
         if times.max(initial=0.0) > self._times:
             place = np.unravel_index(int(times.argmax()), times.shape)
@@ -157,11 +156,13 @@ def _unexplained_numbers(exact: Array, moved: Array, a: Array, b: Array, unit: f
     allowed = _allowance(np.where(known, exact, 0.0), np.where(known, moved, 0.0), unit) + is_whole
     from_a, from_b, apart = gaps(exact, a), gaps(exact, b), gaps(a, b)
     a_finite, b_finite = np.isfinite(a), np.isfinite(b)
-    further = np.where(b_finite, from_b - np.where(a_finite, from_a, 0.0), _NOT_FINITE * allowed)
-    wrong = known & np.where(b_finite, further > allowed, a_finite)
-    both = a_finite & b_finite & (np.minimum(from_a, from_b) > allowed) & (apart > allowed)
+    further = np.where(b_finite, from_b - np.where(a_finite, from_a, 0.0), _NOT_FINITE * a_finite * allowed)
+    wrong = known & (further > allowed)
+    is_open = (
+        known & ~wrong & a_finite & b_finite & (np.minimum(from_a, from_b) > allowed) & (apart > allowed)
+    )
     with np.errstate(over="ignore"):
-        return wrong, known & both & ~wrong, np.where(wrong, further, from_b) / allowed, known
+        return wrong, is_open, np.where(known, np.where(is_open, from_b, further) / allowed, 0.0), known
 
 
 def _allowance(exact: Array, moved: Array, unit: float) -> Array:
@@ -186,4 +187,4 @@ def _unexplained_labels(exact: Array, moved: Array, a: Array, b: Array, unit: fl
     ties = moved != exact
     unlike = (b != exact) & (b != a) & ~ties.any(0)
     unlike &= unlike.sum() > 2 * ties.sum() / len(moved)
-    return unlike & (a == exact), unlike & (a != exact), gaps(exact, b), np.ones_like(unlike)
+    return unlike & (a == exact), unlike & (a != exact), unlike * gaps(exact, b), np.ones_like(unlike)

@@ -42,8 +42,8 @@ class OutputChange(Record, frozen=True, kw_only=True):
     `wrong` values are further from the float model than the older engine's (A) and rounding, or NaN or
     infinite in B alone; `undecided` ones lie too far in both engines, and apart; `skipped` ones say nothing,
     as they overflow by rounding alone. `inputs` are those that show it. `worst` is where, with the float
-    model's value, A's and B's: so many `times` what rounding explains. `a` and `b` are the engines'
-    differences from the float model, over all inputs.
+    model's value, A's and B's: so many `times` what rounding explains, 1 at most where nothing is wrong. `a`
+    and `b` are the engines' differences from the float model, over all inputs.
     """
 
     batch: int

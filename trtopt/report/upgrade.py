@@ -30,7 +30,9 @@ def upgrade_blocks(outcome: Comparisons, found: Upgrade) -> Iterator[Block]:
             ",",
         ),
         *columns_of(("A SQNR dB", "B SQNR dB"), lambda one: (one.a.sqnr_db, one.b.sqnr_db), ".1f"),
-        Column("where B differs most: float model, A, B", lambda one: one.worst, fit="fold"),
+        Column(
+            "where B differs most: float model, A, B", lambda one: one.worst if one.inputs else "", fit="fold"
+        ),
         Column("shown by", lambda one: ", ".join(one.inputs), fit="fold"),
     ]
     yield table("results against the float model", results, found.outputs)
