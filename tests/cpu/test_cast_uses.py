@@ -32,6 +32,12 @@ UNKNOWN_TYPES = """
 g (float[N,8] x) => (float[N,8] y)
 <float huge = {30000.0}, float tiny = {0.00003}>
 {g = com.microsoft.Gelu(x) a = MatMul(g, w) b = Mul(a, huge) d = Mul(b, tiny) y = MatMul(d, w)}"""
+SEQUENCES = """
+# w: float[1,24,8]
+# r: float[1,24,8]
+# b: float[1,48]
+g (float[4,2,8] x, int32[2] lengths) => (float[4,1,2,8] y, float[4,1,2,8] z)
+{y = GRU<hidden_size=8>(x, w, r, b, lengths) z = GRU<hidden_size=8>(x, w, r, b)}"""
 HALF_LOOP = """
 g (float16[4,8] x) => (float16[4,8] y)
 <int64 trips = {4}, bool go = {1}>
@@ -137,3 +143,11 @@ def test_samples_that_fill_no_fixed_batch_are_told(tmp_path: Path) -> None:
     report = cast(source, data=data(tmp_path, x=np.ones((10, 8), np.float32)))
     assert report.samples == 8
     assert report.notes == ("the last 2 samples fill no batch of the model's size and were not used",)
+
+
+def test_a_recurrent_node_with_lengths_of_its_sequences_stays_fp32(tmp_path: Path) -> None:
+    """TensorRT's parser refuses it in 16 bits: it masks with FP32 zeros (onnx-tensorrt, RNNHelpers.cpp)."""
+    source = saved(SEQUENCES, tmp_path)
+    x = np.random.default_rng(0).standard_normal((4, 2, 8), np.float32)
+    report = cast(source, data=data(tmp_path, x=x, lengths=np.int32([4, 2])))
+    assert kept(report, "operator") == {"GRU:y"}

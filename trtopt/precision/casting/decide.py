@@ -51,9 +51,10 @@ NEVER = {
 _NEVER_GROUPS = ("Random", "Multinomial", "Bernoulli", "EyeLike", "Sequence", "Optional", "SplitToSequence",
                  "ConcatFromSequence")  # fmt: skip
 _SCATTERS = ("ScatterND", "ScatterElements")
+_RECURRENT = ("LSTM", "GRU", "RNN")
 _READERS = ("Shape", "Size")
 """Operators that read a tensor of any type and make nothing of it."""
-HEAVY = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
+HEAVY = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", *_RECURRENT, "Attention"}
 """Operators for which 16 bits pay; what only surrounds FP32 nodes is not worth casts."""
 QDQ = ("QuantizeLinear", "DequantizeLinear")
 _FLOORS = ("Add", "Max", "Clip")
@@ -232,6 +233,8 @@ class CastDecider:
             return "operator", NEVER[node.op_type]
         if node.op_type in _SCATTERS and attribute(node, "reduction", b"none") != b"none":
             return "operator", "what meets at an index is combined: ONNX Runtime has no 16-bit form"
+        if node.op_type in _RECURRENT and any(node.input[4:5]):
+            return "operator", "TensorRT puts FP32 zeros behind the end that sequence_lens gives"
         if node.op_type.startswith(_NEVER_GROUPS):
             return "operator", "random values, sequences and the like keep their types"
         if node.op_type in QDQ and (reason := self._scale_fault(node, can)):
