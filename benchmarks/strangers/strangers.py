@@ -2,7 +2,7 @@
 
     python strangers.py fetch FOLDER               # downloads the packages, checks each model's SHA-256
     python strangers.py walk FOLDER WORK [NAME…]   # every command on every model, or on these
-    python strangers.py walk FOLDER WORK --only optimize,sweep  # these commands alone; the rest is kept
+    python strangers.py walk FOLDER WORK --only optimize sweep  # these commands alone; the rest is kept
     python strangers.py table                      # the results as the README's tables
 
 Nobody made these models for TensorRT: other exporters, opset 9 to 18, Loop, If, ML operators, INT8 of ONNX
@@ -374,7 +374,7 @@ def main() -> None:
         step.add_argument("folder", type=Path)
     walking.add_argument("work", type=Path)
     walking.add_argument("names", nargs="*")
-    walking.add_argument("--only", type=lambda text: text.split(","), default=list(COMMANDS))
+    walking.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS), metavar="COMMAND")
     args = parser.parse_args()
     if args.step == "fetch":
         fetch(args.folder)
