@@ -52,6 +52,8 @@ def test_saved_profiles_are_explained_without_measuring(in_fp32: ProfileReport, 
     assert [one.batch for one in found.engines] == [8]
     assert [cause.cost_ms for one in found.engines for cause in one.causes if cause.cost_ms] == []
     assert [one.batch for one in explain(a, a).engines] == [1, 8]
+    with pytest.raises(UsageError, match="budget"):
+        explain(a, a, budget="1m")
     with pytest.raises(UsageError, match="duration"):
         explain(a, a, duration=2.0)
 

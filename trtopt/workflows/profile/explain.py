@@ -36,6 +36,8 @@ def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation
     paths = [Path(one) for one in (request.a, request.b)]
     loaded = [path for path in paths if not _is_profiled(path) or (request.remedies and has_engines(path))]
     check_trust(request.trust, loaded)
+    if not request.remedies and request.budget != ExplainRequest.budget:
+        raise UsageError("--budget: has no effect where nothing is tried", "add --try, or omit it")
     end = time.monotonic() + parse_budget(str(request.budget))
     if request.remedies and not has_engines(paths[1]):
         raise UsageError(
