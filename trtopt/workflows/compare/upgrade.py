@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from trtopt.data import open_data
-from trtopt.data.feeds import Feed, extremes, specs_of
+from trtopt.data.feeds import extremes, specs_of
 from trtopt.data.fit import samples_in
 from trtopt.data.readers import read_npz, write_npz
 from trtopt.device.ort.reference import CannotRun
@@ -103,7 +103,13 @@ def changed_outputs(
     with scratch_folder() as scratch:
         seeded, names = scratch / "inputs", list[str]()
         seeded.mkdir()
-        for feed in _runnable(extremes(model.proto, pair[0].shapes), rounded, notes):
+        for feed in extremes(model.proto, pair[0].shapes):
+            try:
+                rounded.exact(feed.values)
+                rounded.moved(feed.values)
+            except CannotRun as error:
+                notes.append(f"not compared on {feed.name} inputs: {error.problem}")
+                continue
             write_npz(seeded / f"{len(names):03}.npz", feed.values)
             names.append(f"{feed.name} inputs")
         sources = [] if request.data is None else [str(request.data)]
@@ -123,13 +129,3 @@ def changed_outputs(
                         a, b = (without_padding(side[name], exact, count) for side in both)
                         one.add(what, exact, [run[name] for run in moved], a, b)
     return tuple(one.result(size) for one in found.values())
-
-
-def _runnable(feeds: Sequence[Feed], rounded: RoundedModels, notes: list[str]) -> Iterator[Feed]:
-    """Those that the float model admits."""
-    for feed in feeds:
-        try:
-            rounded.exact(feed.values)
-            yield feed
-        except CannotRun as error:
-            notes.append(f"not compared on {feed.name} inputs: {error.problem}")
