@@ -101,12 +101,17 @@ def _text(schema: Schema) -> str:
 
 def record_of(text: bytes) -> type[Record] | None:
     """The record that trtopt reads a file as; none where it refuses it."""
-    for kind in records():
-        if kind_of(text) == version_of(kind).partition("/")[0]:
-            with suppress(ValueError):
-                read_versioned(text, kind)
-                return kind
+    for kind in _records_of(kind_of(text)):
+        with suppress(ValueError):
+            read_versioned(text, kind)
+            return kind
     return None
+
+
+@cache
+def _records_of(kind: str | None) -> list[type[Record]]:
+    """Two records share `trtopt.quantization`."""
+    return [one for one in records() if version_of(one).partition("/")[0] == kind]
 
 
 def problems_of(text: bytes) -> list[str]:
@@ -128,5 +133,4 @@ _Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"ite
 
 @cache
 def _validators(kind: str | None) -> list[Any]:
-    """Two records share `trtopt.quantization`."""
     return [_Validator(one) for one in published().values() if one["title"].partition("/")[0] == kind]
