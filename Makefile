@@ -53,10 +53,15 @@ demo: $(VENV)/.rtx
 	$(BIN)/trtopt demo
 	@echo "trtopt is installed in $(VENV): source $(BIN)/activate"
 
+# Temporary files are in memory, where 4 GB are free and programs may run: trtopt flushes each file that it writes,
+# which takes a disk some milliseconds. What `make test-long` writes is large, and on the disk.
+IN_MEMORY = $(if $(TMPDIR),,$(shell df -k /dev/shm 2>/dev/null | awk 'END { exit $$4 < 4000000 }' \
+  && ! grep -q ' /dev/shm .*noexec' /proc/mounts && echo TMPDIR=/dev/shm))
+
 # On all cores, by as many processes as tests/conftest.py says. A file's tests stay together: they share what
 # takes long to make.
 test: $(VENV)/.test
-	$(PYTEST) -m "not long" --junit-xml .pytest_cache/durations.xml
+	$(IN_MEMORY) $(PYTEST) -m "not long" --junit-xml .pytest_cache/durations.xml -o tmp_path_retention_policy=failed
 
 # What `make test` leaves: what is marked as long, and property tests with many more examples.
 test-long: $(VENV)/.test

@@ -20,6 +20,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, Literal, NoReturn, cast
 
@@ -149,13 +150,23 @@ class _Collect(argparse.Action):
         namespace.given.append(Given(namespace.options[self.dest], tuple(texts)))
 
 
+@cache
+def _parser_of(
+    options: tuple[tuple[tuple[str, ...], int | str | None], ...], *, abbreviated: bool
+) -> _Parser:
+    """Making one takes longer than all else that a line is translated with."""
+    parser = _Parser(add_help=False, allow_abbrev=abbreviated, exit_on_error=False)
+    for names, count in options:
+        parser.add_argument(*names, dest=names[0], action=_Collect, nargs=count)
+    return parser
+
+
 def parse(
     program: str, options: Sequence[PeerOption], arguments: Sequence[str], *, abbreviated: bool
 ) -> tuple[list[Given], list[str]]:
     """The options of a command line, and its other words; `abbreviated` takes beginnings of names too."""
-    parser = _Parser(add_help=False, allow_abbrev=abbreviated, exit_on_error=False)
-    for option in options:
-        parser.add_argument(*option.names, dest=option.name, action=_Collect, nargs=option.count)
+    known = tuple((option.names, option.count) for option in options)
+    parser = _parser_of(known, abbreviated=abbreviated)
     by_name = {name: option for option in options for name in option.names}
     try:
         found, others = parser.parse_known_args(arguments, argparse.Namespace(given=[], options=by_name))

@@ -19,7 +19,7 @@ from tests.support.command_line import DIGITS
 from trtopt.cli.models import rewrite
 from trtopt.errors import OutputError, UsageError
 from trtopt.records import from_json
-from trtopt.rewrite import rewrite as api, rules
+from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Verdict, at, rule
 from trtopt.rewrite.rules import RULES
@@ -140,7 +140,7 @@ def test_quantize_tells_of_a_rule_that_failed(tmp_path: Path, monkeypatch: pytes
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(api, "RULES", (fail,))
-    monkeypatch.setattr(rules, "quantizing_rules", lambda target: ("fail",))
+    monkeypatch.setattr("trtopt.workflows.precision.quantize.quantizing_rules", lambda target: ("fail",))
     report = trtopt.quantize(DIGITS, tmp_path / "q.onnx", precision="int8", target="8.6", random_data=True)
     assert [note for note in report.notes if note.startswith("undone fail: ")]
 
