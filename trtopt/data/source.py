@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from trtopt.data.fit import check_lengths, cut, fit_input, missing, repeat_rows, rows_of, sample_axes
 from trtopt.data.readers import Arrays, JsonReader, NpzReader, Reader, Rows, write_npz
@@ -358,7 +357,10 @@ def write_samples(job: SamplesJob, progress: Callable[[str, float | None], None]
                 f"{job.data}: the disk of {folder} is full after {written * _BATCH} samples",
                 "yield fewer samples, or free some space",
             )
-        stored = {name: _storable(array) for name, array in batch.items()}
+        # NumPy's files have no types of others, such as bfloat16
+        stored = {
+            name: one.astype(np.float32) if one.dtype.kind == "V" else one for name, one in batch.items()
+        }
         write_npz(folder / f"{written:06}.npz", stored)
         written += 1
         progress(_waiting(written), None)
@@ -367,8 +369,3 @@ def write_samples(job: SamplesJob, progress: Callable[[str, float | None], None]
 
 def _waiting(written: int) -> str:
     return f"waiting for samples {written * _BATCH + 1} to {(written + 1) * _BATCH}"
-
-
-def _storable(array: NDArray[Any]) -> NDArray[Any]:
-    """The array; float32 for types that NumPy itself does not have, such as bfloat16."""
-    return array.astype(np.float32) if array.dtype.kind == "V" else array

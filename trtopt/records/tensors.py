@@ -74,15 +74,11 @@ def suited(profiles: Sequence[Mapping[str, ShapeRange]], shapes: Mapping[str, Sh
     Profiles have a range for every input; width and distance are summed over all axes.
     """
     fitting = [
-        (_width(ranges), _distance(ranges, shapes), index)
+        (sum(sum(one.max) - sum(one.min) for one in ranges.values()), _distance(ranges, shapes), index)
         for index, ranges in enumerate(profiles)
         if all(ranges[name].admits(shape) for name, shape in shapes.items())
     ]
     return min(fitting)[-1] if fitting else None
-
-
-def _width(ranges: Mapping[str, ShapeRange]) -> int:
-    return sum(sum(one.max) - sum(one.min) for one in ranges.values())
 
 
 def _distance(ranges: Mapping[str, ShapeRange], shapes: Mapping[str, Shape]) -> int:

@@ -15,7 +15,6 @@ from trtopt.records import (
     EngineProfile,
     KernelReport,
     KernelRow,
-    MemoryTimeline,
     ProfiledLayer,
     ProfileReport,
 )
@@ -55,7 +54,9 @@ def _engine_events(engine: EngineProfile) -> Iterator[Event]:
         yield _named("thread_name", _DEVICE_TO_HOST, "device to host")
         yield _slice("copy to the host", "copy", _DEVICE_TO_HOST, start_ms, engine.d2h_ms, {})
     if engine.memory is not None:
-        yield from _counters(engine.memory)
+        for at_ms, live in zip(engine.memory.at_ms, engine.memory.live_bytes, strict=True):
+            counted = {"bytes": live}
+            yield {"name": "live bytes (memory pass)", "ph": "C", "ts": at_ms * 1e3, "args": counted}
     if engine.kernels is not None:
         yield from _kernels(engine.kernels)
 
@@ -108,11 +109,6 @@ def _arguments(layer: ProfiledLayer) -> dict[str, Any]:
         "bound by": cost.bound if cost is not None else "",
     }
     return {name: value for name, value in arguments.items() if value not in ("", None, [])}
-
-
-def _counters(memory: MemoryTimeline) -> Iterator[Event]:
-    for at_ms, live in zip(memory.at_ms, memory.live_bytes, strict=True):
-        yield {"name": "live bytes (memory pass)", "ph": "C", "ts": at_ms * 1e3, "args": {"bytes": live}}
 
 
 def _slice(name: str, category: str, track: int, start_ms: float, ms: float, arguments: Event) -> Event:
