@@ -39,14 +39,24 @@ class Command(click.Command):
     """A command whose function gets a request, made of the command line, then the values of its own options.
 
     `request` names its class as MODULE.CLASS of `trtopt.requests`. Fields in `optional` may be missing from
-    the command line: the request is then None.
+    the command line: the request is then None. `synonyms` are what other tools, and habit, call the command;
+    `more_precisions` is the one that writes the precisions that this one does not. `exceptions` are options
+    that its short help shows, or leaves out, unlike that of others.
     """
 
     def __init__(
-        self, *args: Any, request: str | None = None, optional: Sequence[str] = (), **attributes: Any
+        self,
+        *args: Any,
+        request: str | None = None,
+        optional: Sequence[str] = (),
+        synonyms: Sequence[str] = (),
+        more_precisions: str | None = None,
+        exceptions: Sequence[str] = (),
+        **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
         self._request, self._optional = request, optional
+        self.synonyms, self.more_precisions, self.exceptions = synonyms, more_precisions, exceptions
         self._own: list[click.Parameter] = self.__dict__.pop("params")  # in place of these `params` is made
 
     @cached_property
@@ -114,7 +124,7 @@ class Command(click.Command):
                 with formatter.section(title):
                     formatter.write_dl(_rows(listed, ctx))
             return
-        few = [one for one in options if not is_advanced(one, self.name)]
+        few = [one for one in options if not is_advanced(one, self.exceptions)]
         with formatter.section("Options"):
             formatter.write_dl(_rows(few, ctx), col_max=_COLUMNS)
         formatter.write_paragraph()
@@ -126,9 +136,13 @@ def _rows(options: Sequence[click.Option], context: click.Context) -> list[tuple
 
 
 class Group(click.Group):
-    """Commands in a command."""
+    """Commands in a command, which has `synonyms` as these have."""
 
     command_class = Command
+
+    def __init__(self, *args: Any, synonyms: Sequence[str] = (), **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.synonyms = synonyms
 
 
 def command(request: str | None = None, **attributes: Any) -> Callable[[Callable[..., None]], Command]:

@@ -17,24 +17,6 @@ from trtopt.errors import TrtoptError
 from trtopt.peers import polygraphy, trtexec
 from trtopt.peers.options import Given, PeerOption, own_words
 
-_COMMANDS = {
-    "bench": "benchmark infer inference measure perf run time",
-    "build": "compile convert engine",
-    "cast": "autocast fp16 half",
-    "check": "accuracy eval evaluate validate",
-    "deploy": "serve triton",
-    "doctor": "env",
-    "inspect": "describe info show summary",
-    "models": "list zoo",
-    "optimize": "auto optimise",
-    "profile": "analyse analyze nsys",
-    "quantize": "calibrate int8 ptq quant quantise",
-    "report": "html page plot visualise visualize",
-    "rewrite": "fuse simplify slim surgeon",
-    "sweep": "grid scan",
-    "tune": "autotune search",
-}
-"""What other tools, and habit, call a command."""
 _OPTIONS = {
     "--against": "baseline golden ref reference",
     "--axis": "dims dynamic-axes",
@@ -72,8 +54,6 @@ _POSITIONAL = "engine input load-engine model model-path onnx onnx-path"
 """What they call the first argument."""
 _NEEDED = {"--slo": "p99=10ms", "--while": "wrong", "plan -o": "plan.json", "triton -o": "models"}
 """What to begin with where an option is required, of any command or of one."""
-_OTHER = {"cast": "quantize", "quantize": "cast", "optimize": "build"}
-"""The command that writes the precisions that one does not."""
 _ALIKE = 0.8
 """So similar is a mistyped option to the one that a line may have in its place."""
 
@@ -123,9 +103,9 @@ def corrected(error: click.UsageError) -> click.UsageError:
 def unknown_command(context: click.Context, commands: Mapping[str, click.Command]) -> click.UsageError:
     """The error of a name that is no command, with the line that was meant."""
     name, *rest = context.meta[WORDS]
-    meant = [one for one, names in _COMMANDS.items() if name.lower() in names.split()]
+    meant = [key for key, one in commands.items() if name.lower() in getattr(one, "synonyms", ())]
     if name.endswith(".onnx"):
-        meant, rest = ["optimize", "build"], [name, *rest]
+        meant, rest = [*commands][:2], [name, *rest]  # those that users reach for first
     meant = meant or difflib.get_close_matches(name.lower(), commands, n=1)
     for one in meant:
         for line in _as_command(context, one, rest):
@@ -239,12 +219,13 @@ def _first_value(command: click.Command, option: click.Option, options: Mapping[
 
 def _with_other_precision(context: click.Context, words: Sequence[str]) -> list[list[str]]:
     """The line of the command that writes the precision in `words`, where this one does not."""
-    root, name = context.find_root(), str(context.command.name)
-    if name not in _OTHER or not isinstance(root.command, click.Group):
+    root, own = context.find_root(), context.command
+    more = getattr(own, "more_precisions", None)
+    if more is None or not isinstance(root.command, click.Group):
         return []
-    own, other = (_precisions(root.command.commands[one]) for one in (name, _OTHER[name]))
     asked = {(word.partition("=")[2] or word).lstrip("-").lower() for word in words}
-    return _as_command(root, _OTHER[name], words[1:]) if asked & (other - own) else []
+    others = _precisions(root.command.commands[more]) - _precisions(own)
+    return _as_command(root, more, words[1:]) if asked & others else []
 
 
 def _precisions(command: click.Command) -> set[str]:

@@ -185,19 +185,16 @@ something else in another command is listed with its metavar."""
 
 _EXCEPTIONS = {
     *("--lock", "--locked", "--trust", "--shape INPUT:MIN,OPT,MAX", "--across-contracts"),
-    *("compare --force", "tune --threshold"),
     *("--min-cosine", "--precision", "--target", "--include PATTERN", "--store-weights", "--random-data"),
-    *("bisect --exclude", "quantize --exclude", "--recipe", "--contract", "reduce --timeout"),
-    *(f"{command} --duration" for command in ("optimize", "bench", "profile", "compare", "sweep")),
-    *("--layers", "--kernels", "--load", "profile --memory", "--trace", "--json", "--markdown", "--help"),
+    *("--recipe", "--contract", "--duration", "--layers", "--kernels", "--load", "--trace"),
+    *("--json", "--markdown", "--help"),
 }
-"""What stands under the first heading and is advanced (the first two lines), and under others and is not."""
+"""What stands under the first heading and is advanced (the first line), and under others and is not."""
 
 
-def is_advanced(option: click.Option, command: str | None) -> bool:
-    """Whether the help of a long command leaves an option to --help-all."""
-    names = {*names_of(option), *(f"{command} {flag}" for flag in option.opts)}
-    return (section_of(option) != FIRST) != bool(names & _EXCEPTIONS)
+def is_advanced(option: click.Option, exceptions: Iterable[str]) -> bool:
+    """Whether the help of a long command leaves an option to --help-all; `exceptions` are the command's."""
+    return (section_of(option) != FIRST) != bool(names_of(option) & (_EXCEPTIONS ^ {*exceptions}))
 
 
 def sections_of(options: Iterable[click.Option]) -> dict[str, list[click.Option]]:

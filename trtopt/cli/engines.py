@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
 
 
-@command("build.OptimizeRequest")
+@command("build.OptimizeRequest", synonyms=("auto", "optimise"), more_precisions="build")
 @json_option("trtopt.optimize", "the result")
 def optimize(request: OptimizeRequest, json: JsonOutput | None) -> None:
     """Find the fastest engine within your latency and accuracy bounds.
@@ -87,7 +87,7 @@ _ALLOWED_WITH_LOCKED = ("locked", "output", "plugins")
 """A manifest can name any plugin: the user decides which are loaded."""
 
 
-@command("build.BuildRequest", optional=("model",))
+@command("build.BuildRequest", optional=("model",), synonyms=("compile", "convert", "engine"))
 @click.option(
     "--allow-fallback",
     is_flag=True,
@@ -175,7 +175,9 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     say(*(changes or ["the rebuild is the same in versions, machine, settings and hashes"]))
 
 
-@command("measure.BenchRequest")
+@command(
+    "measure.BenchRequest", synonyms=("benchmark", "infer", "inference", "measure", "perf", "run", "time")
+)
 @click.option(
     "--strict",
     is_flag=True,
@@ -263,7 +265,7 @@ def profile_files(folder: Path) -> Mapping[Path, Kind]:
     )
 
 
-@command("measure.ProfileRequest")
+@command("measure.ProfileRequest", synonyms=("analyse", "analyze", "nsys"), exceptions=("--memory",))
 @click.option(
     "-o",
     "--output",
@@ -301,7 +303,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
     show_result(json, report)
 
 
-@command("measure.CompareRequest")
+@command("measure.CompareRequest", exceptions=("--force",))
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 @json_option("trtopt.compare", "the comparison, raw samples included,", indent=None)
 @export_option
@@ -339,7 +341,7 @@ def compare(
         end_gate(export, view)
 
 
-@command("measure.ExplainRequest")
+@command("measure.ExplainRequest", exceptions=("--duration",))
 @json_option("trtopt.explanation", "the causes")
 def explain(request: ExplainRequest, json: JsonOutput | None) -> None:
     """Show why one engine is slower or faster than another.
@@ -407,7 +409,7 @@ def check_history(request: HistoryRequest, json: JsonOutput | None, export: tupl
     end_gate(export, report.view)
 
 
-@command("build.SweepRequest")
+@command("build.SweepRequest", synonyms=("grid", "scan"))
 @click.argument("others", metavar="[MODEL]…", nargs=-1, type=OnnxFile())
 @json_option("trtopt.sweep")
 def sweep(request: SweepRequest, others: tuple[Path, ...], json: JsonOutput | None) -> None:
@@ -442,7 +444,7 @@ def sweep(request: SweepRequest, others: tuple[Path, ...], json: JsonOutput | No
     require_reports(outcomes)
 
 
-@command("build.TuneRequest")
+@command("build.TuneRequest", synonyms=("autotune", "search"), exceptions=("--duration", "--threshold"))
 @json_option("trtopt.tuned", "the result")
 def tune(request: TuneRequest, json: JsonOutput | None) -> None:
     """Search for a faster engine within a budget of time.
@@ -470,7 +472,7 @@ def tune(request: TuneRequest, json: JsonOutput | None) -> None:
     show_result(json, tuned)
 
 
-@command("measure.ReportRequest")
+@command("measure.ReportRequest", synonyms=("html", "page", "plot", "visualise", "visualize"))
 def report(request: ReportRequest) -> None:
     """Write a folder's builds, results and profiles as an HTML page.
 

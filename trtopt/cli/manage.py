@@ -66,7 +66,7 @@ def prune_caches(request: CacheRequest, max_size: int | None) -> None:
     say(*(f"removed {path.name}" for path in removed) if removed else ("nothing to remove",))
 
 
-@command()
+@command(synonyms=("env",))
 @json_option("trtopt.doctor", "the findings")
 def doctor(json: JsonOutput | None) -> None:
     """Show what is installed and which commands work here.

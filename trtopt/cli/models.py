@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
 
 
-@command(name="models")
+@command(name="models", synonyms=("list", "zoo"))
 @click.argument("name", required=False, shell_complete=offer(model_names, files=True))
 @json_option("trtopt.models", "the list")
 def models(name: str | None, json: JsonOutput | None) -> None:
@@ -99,7 +99,7 @@ def _exported_lines(exported: Exported) -> list[str]:
     return lines
 
 
-@command("models.InspectRequest")
+@command("models.InspectRequest", synonyms=("describe", "info", "show", "summary"))
 @json_option("trtopt.inspect", "what is in it")
 def inspect(request: InspectRequest, json: JsonOutput | None) -> None:
     """Show what is in a model, an engine, a result file or a folder.
@@ -154,7 +154,9 @@ def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> 
         raise click.exceptions.Exit(NOT_MET)
 
 
-@command("models.RewriteRequest", optional=("model", "output"))
+@command(
+    "models.RewriteRequest", optional=("model", "output"), synonyms=("fuse", "simplify", "slim", "surgeon")
+)
 @click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and exit.")
 @click.option(
     "--explain",
@@ -222,7 +224,7 @@ def diff(request: DiffRequest, json: JsonOutput | None) -> None:
         say(f"trtopt: written: {request.output}", err=True)
 
 
-@command("models.CastRequest")
+@command("models.CastRequest", synonyms=("autocast", "fp16", "half"), more_precisions="quantize")
 @click.option(
     "--explain",
     metavar="NODE",
@@ -246,7 +248,12 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
     check_alarms(report.alarms, strict=strict)
 
 
-@command("models.QuantizeRequest")
+@command(
+    "models.QuantizeRequest",
+    synonyms=("calibrate", "int8", "ptq", "quant", "quantise"),
+    more_precisions="cast",
+    exceptions=("--exclude",),
+)
 @click.option(
     "--explain", metavar="NODE", shell_complete=node_names, help="Explain the decision on this node."
 )
@@ -275,7 +282,7 @@ def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: 
     check_alarms(report.alarms, strict=strict)
 
 
-@command("models.CheckRequest")
+@command("models.CheckRequest", synonyms=("accuracy", "eval", "evaluate", "validate"))
 @json_option("trtopt.check")
 def check(request: CheckRequest, json: JsonOutput | None) -> None:
     """Compare a model or its engines with a reference: SQNR, top-1.
@@ -293,7 +300,7 @@ def check(request: CheckRequest, json: JsonOutput | None) -> None:
         raise click.exceptions.Exit(NOT_MET)
 
 
-@command("models.BisectRequest")
+@command("models.BisectRequest", exceptions=("--exclude",))
 @json_option("trtopt.bisect", "the report, with the front and all nodes,")
 def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
     """Find which nodes must keep a higher precision for accuracy.
@@ -311,7 +318,7 @@ def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
         raise click.exceptions.Exit(NOT_MET)
 
 
-@command("models.ReduceRequest")
+@command("models.ReduceRequest", exceptions=("--timeout",))
 @json_option("trtopt.reduce")
 def reduce(request: ReduceRequest, json: JsonOutput | None) -> None:
     """Find the smallest part of a model that still fails.

@@ -33,7 +33,7 @@ def plan(request: PlanRequest, json: JsonOutput | None) -> None:
     require_goal(made)
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, synonyms=("serve", "triton"))
 def deploy() -> None:
     """Write engines as a Triton model repository."""
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trtopt.cli import corrections
+from trtopt.cli.command import Command
 from trtopt.cli.corrections import corrected
 from trtopt.cli.main import COMMANDS, cli
 from trtopt.peers import polygraphy, trtexec
@@ -109,9 +110,12 @@ def test_what_cannot_be_meant_is_answered_with_no_line(guess: str) -> None:
 
 
 def test_the_tables_name_what_exists() -> None:
-    assert corrections._COMMANDS.keys() <= COMMANDS.keys()
     assert corrections._OPTIONS.keys() <= FLAGS
-    assert not {name for names in corrections._COMMANDS.values() for name in names.split()} & COMMANDS.keys()
+    leaves = [one for one in COMMANDS.values() if isinstance(one, Command)]
+    synonyms = [name for one in COMMANDS.values() for name in getattr(one, "synonyms", ())]
+    assert len({*synonyms}) == len(synonyms)
+    assert COMMANDS.keys().isdisjoint(synonyms)
+    assert {one.more_precisions for one in leaves} <= {None, *COMMANDS}
 
 
 WORDS = st.sampled_from(
