@@ -62,9 +62,9 @@ def test_a_recurrent_state_is_taken_along_its_own_axis(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.ones((16, 4), np.float32), state=np.ones((2, 16, 4), np.float32))
     folder, data = tmp_path / "engines", str(tmp_path / "d.npz")
     trtopt.build(tmp_path / "step.onnx", folder, batch=(1, 8), backend="onnxruntime")
-    report = trtopt.bench(folder, data=data, duration=0.1, warmup=0.05)
+    report = trtopt.bench(folder, data=data, duration=0.03, warmup=0.01)
     assert [point.latency.shapes["state"] for point in report.points] == [(2, 1, 4), (2, 8, 4)]
-    compared = trtopt.compare(folder, folder, data=data, batch=(8,), duration=0.1)
+    compared = trtopt.compare(folder, folder, data=data, batch=(8,), duration=0.02)
     assert [run.batch for run in compared.report.runs] == [8]
 
 
@@ -79,10 +79,10 @@ def test_a_tensor_that_is_an_input_and_an_output_is_refused_with_what_to_do(tmp_
 
 
 def test_the_contract_decides_whether_copies_are_part_of_a_query(cpu_build: Path) -> None:
-    report = trtopt.bench(cpu_build, batch=[8], contract="trtexec-10", duration=0.1, warmup=0.01)
+    report = trtopt.bench(cpu_build, batch=[8], contract="trtexec-10", duration=0.03, warmup=0.01)
     stages = report.points[0].latency.staged
     assert len(stages.h2d_ms) == len(stages.d2h_ms) == len(stages.start_ms)
-    report = trtopt.bench(cpu_build, batch=[8], contract="isolated", duration=0.1, warmup=0.01)
+    report = trtopt.bench(cpu_build, batch=[8], contract="isolated", duration=0.03, warmup=0.01)
     assert report.points[0].latency.staged.h2d_ms == []
     assert report.points[0].throughput is None
 
@@ -91,7 +91,18 @@ def test_every_flag_that_changes_a_term_is_reported_by_the_contracts_name(
     cpu_build: Path, trtopt_cli: CommandLine
 ) -> None:
     flags = ["--contract", "trtexec-11", "--no-graph", "--transfers", "--no-pinned", "--queue", "3"]
-    flags += ["--sync", "blocking", "--streams", "2", "--batch", "1", "--duration", "0.1", "--warmup", "0.01"]
+    flags += [
+        "--sync",
+        "blocking",
+        "--streams",
+        "2",
+        "--batch",
+        "1",
+        "--duration",
+        "0.03",
+        "--warmup",
+        "0.01",
+    ]
     done = trtopt_cli("bench", cpu_build, *flags, "--json", "result.json")
     assert done.returncode == 0, done.stderr
     report = from_json((trtopt_cli.folder / "result.json").read_bytes(), BenchReport)
@@ -118,19 +129,19 @@ def test_the_report_says_where_the_host_threads_ran(cpu_build: Path) -> None:
     here = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, here[-1:])
     try:
-        report = trtopt.bench(cpu_build, batch=[1], duration=0.1, warmup=0.01)
+        report = trtopt.bench(cpu_build, batch=[1], duration=0.03, warmup=0.01)
     finally:
         os.sched_setaffinity(0, here)
     assert report.environment.cpus == (here[-1],)
 
 
 def test_one_engine_of_a_folder_can_be_named(cpu_build: Path) -> None:
-    report = trtopt.bench(cpu_build / "batch8.onnx", duration=0.1, warmup=0.01)
+    report = trtopt.bench(cpu_build / "batch8.onnx", duration=0.03, warmup=0.01)
     assert [point.latency.engine.label for point in report.points] == ["batch8"]
 
 
 def test_an_onnx_file_is_built_for_the_measurement_only(tmp_path: Path) -> None:
-    report = trtopt.bench(DIGITS, batch=[2, 4], backend="onnxruntime", duration=0.1, warmup=0.01)
+    report = trtopt.bench(DIGITS, batch=[2, 4], backend="onnxruntime", duration=0.03, warmup=0.01)
     assert [point.batch for point in report.points] == [2, 4]
     assert "built for this measurement only" in report.notes[0]
     assert list(tmp_path.iterdir()) == []
@@ -139,7 +150,7 @@ def test_an_onnx_file_is_built_for_the_measurement_only(tmp_path: Path) -> None:
 @needs_no_gpu
 def test_engines_that_are_to_run_here_and_cannot_are_refused(rtx_build: Path) -> None:
     with pytest.raises(NoGpuError) as caught:
-        trtopt.bench(rtx_build, backend="tensorrt-rtx", duration=0.1, warmup=0.01)
+        trtopt.bench(rtx_build, backend="tensorrt-rtx", duration=0.03, warmup=0.01)
     assert "backend='onnxruntime'" in caught.value.remedy
 
 
@@ -148,7 +159,7 @@ def test_engines_that_are_to_run_here_and_cannot_are_refused(rtx_build: Path) ->
 def test_without_a_gpu_the_same_model_is_measured_on_the_cpu_and_reported(
     rtx_build: Path, backend: Literal["auto"] | None
 ) -> None:
-    report = trtopt.bench(rtx_build, backend=backend, duration=0.1, warmup=0.01)
+    report = trtopt.bench(rtx_build, backend=backend, duration=0.03, warmup=0.01)
     assert report.environment.backend.name == "onnxruntime"
     assert report.environment.device.kind == "cpu"
     assert "the engines (of tensorrt-rtx) are not run" in report.notes[0]
@@ -156,14 +167,16 @@ def test_without_a_gpu_the_same_model_is_measured_on_the_cpu_and_reported(
 
 def test_a_dynamic_engine_is_measured_at_any_batch_in_its_range(tmp_path: Path) -> None:
     trtopt.build(DIGITS, tmp_path / "d", batch=(1, 4, 8), dynamic=True, backend="onnxruntime")
-    assert [p.batch for p in trtopt.bench(tmp_path / "d", duration=0.1, warmup=0.01).points] == [1, 4, 8]
-    assert [p.batch for p in trtopt.bench(tmp_path / "d", batch=[3], duration=0.1, warmup=0.01).points] == [3]
+    assert [p.batch for p in trtopt.bench(tmp_path / "d", duration=0.03, warmup=0.01).points] == [1, 4, 8]
+    assert [p.batch for p in trtopt.bench(tmp_path / "d", batch=[3], duration=0.03, warmup=0.01).points] == [
+        3
+    ]
     with pytest.raises(UsageError, match="batch=9"):
-        trtopt.bench(tmp_path / "d", batch=[9], duration=0.1, warmup=0.01)
+        trtopt.bench(tmp_path / "d", batch=[9], duration=0.03, warmup=0.01)
 
 
 def test_the_result_file_reads_back_as_it_was_written(cpu_build: Path, trtopt_cli: CommandLine) -> None:
-    done = trtopt_cli("bench", cpu_build, "--duration", "0.1", "--warmup", "0.01", "--json", "result.json")
+    done = trtopt_cli("bench", cpu_build, "--duration", "0.03", "--warmup", "0.01", "--json", "result.json")
     assert done.returncode == 0, done.stderr
     content = (trtopt_cli.folder / "result.json").read_bytes()
     report = from_json(content, BenchReport)
@@ -172,7 +185,7 @@ def test_the_result_file_reads_back_as_it_was_written(cpu_build: Path, trtopt_cl
         "bench",
         str(cpu_build),
         "--duration",
-        "0.1",
+        "0.03",
         "--warmup",
         "0.01",
         "--json",
@@ -185,7 +198,7 @@ def test_json_on_standard_output_leaves_the_table_on_standard_error(
     cpu_build: Path, trtopt_cli: CommandLine
 ) -> None:
     done = trtopt_cli(
-        "bench", cpu_build, "--duration", "0.1", "--warmup", "0.01", "--json", "-", "--batch", "1"
+        "bench", cpu_build, "--duration", "0.03", "--warmup", "0.01", "--json", "-", "--batch", "1"
     )
     assert json.loads(done.stdout)["schema"] == "trtopt.bench/6"
     assert "samples/s" in done.stderr
@@ -212,14 +225,14 @@ def test_a_load_on_the_cpu_serves_every_request_and_says_what_the_figures_are(
 def test_a_latency_that_no_rate_keeps_is_said_to_be_out_of_reach(
     cpu_build: Path, trtopt_cli: CommandLine
 ) -> None:
-    options = ("--batch", "8", "--duration", "0.1", "--warmup", "0.01", "--max-latency", "p50=1us")
+    options = ("--batch", "8", "--duration", "0.03", "--warmup", "0.01", "--max-latency", "p50=1us")
     done = trtopt_cli("bench", cpu_build, *options)
     assert done.returncode == 0, done.stderr
     assert "batch 8: p50=0.001ms is out of reach: p50 is " in " ".join(done.stdout.split())
 
 
 def test_a_rate_that_the_cpu_cannot_reach_is_said_to_be_too_much(cpu_build: Path) -> None:
-    load = trtopt.bench(cpu_build, batch=[8], duration=0.1, warmup=0.01, load="3e6").points[0].load
+    load = trtopt.bench(cpu_build, batch=[8], duration=0.03, warmup=0.01, load="3e6").points[0].load
     assert load is not None
     assert not keeps_up(load)
     assert len(load.latency_ms) < load.arrived
@@ -230,7 +243,7 @@ def test_times_are_exported_in_trtexecs_layout_with_a_file_for_each_batch_size(
 ) -> None:
     options = (
         "--duration",
-        "0.1",
+        "0.03",
         "--warmup",
         "0.01",
         "--json",
@@ -253,7 +266,7 @@ def test_times_are_exported_in_trtexecs_layout_with_a_file_for_each_batch_size(
 def test_onnx_runtimes_nodes_are_exported_in_trtexecs_layout_for_profiles(
     cpu_build: Path, trtopt_cli: CommandLine
 ) -> None:
-    options = ("--batch", "8", "--duration", "0.1", "--warmup", "0.01", "--export-profile", "profile.json")
+    options = ("--batch", "8", "--duration", "0.03", "--warmup", "0.01", "--export-profile", "profile.json")
     done = trtopt_cli("bench", cpu_build, *options)
     assert done.returncode == 0, done.stderr
     header, *rows = json.loads((trtopt_cli.folder / "profile.json").read_text())
@@ -263,17 +276,17 @@ def test_onnx_runtimes_nodes_are_exported_in_trtexecs_layout_for_profiles(
 
 def test_the_users_data_is_what_runs(tmp_path: Path, cpu_build: Path) -> None:
     np.savez(tmp_path / "few.npz", images=np.load(HELDOUT)["images"][:3])
-    report = trtopt.bench(cpu_build, batch=[8], data=tmp_path / "few.npz", duration=0.1, warmup=0.01)
+    report = trtopt.bench(cpu_build, batch=[8], data=tmp_path / "few.npz", duration=0.03, warmup=0.01)
     assert report.points[0].batch == 8
     np.savez(tmp_path / "wrong.npz", images=np.zeros((3, 1, 9, 9), np.float32))
     with pytest.raises(DataError, match=r"'images'.*\(1, 9, 9\).*expected \(1, 8, 8\)"):
-        trtopt.bench(cpu_build, batch=[8], data=tmp_path / "wrong.npz", duration=0.1, warmup=0.01)
+        trtopt.bench(cpu_build, batch=[8], data=tmp_path / "wrong.npz", duration=0.03, warmup=0.01)
     np.savez(tmp_path / "named.npz", pictures=np.zeros((3, 1, 8, 8), np.float32))
     with pytest.raises(DataError, match="no array named 'images'"):
-        trtopt.bench(cpu_build, batch=[8], data=tmp_path / "named.npz", duration=0.1, warmup=0.01)
+        trtopt.bench(cpu_build, batch=[8], data=tmp_path / "named.npz", duration=0.03, warmup=0.01)
     np.savez(tmp_path / "pickled.npz", images=np.array([{"a": 1}], dtype=object))
     with pytest.raises(DataError, match="without pickles"):
-        trtopt.bench(cpu_build, batch=[8], data=tmp_path / "pickled.npz", duration=0.1, warmup=0.01)
+        trtopt.bench(cpu_build, batch=[8], data=tmp_path / "pickled.npz", duration=0.03, warmup=0.01)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +320,7 @@ def test_an_engine_that_differs_from_its_manifest_is_never_loaded(cpu_build: Pat
     with (folder / "batch1.onnx").open("ab") as engine:
         engine.write(b"\0")
     with pytest.raises(ArtifactError, match="was not loaded"):
-        trtopt.bench(folder, batch=[1], duration=0.1, warmup=0.01)
+        trtopt.bench(folder, batch=[1], duration=0.03, warmup=0.01)
 
 
 def test_an_engine_without_a_manifest_is_never_loaded(rtx_build: Path, tmp_path: Path) -> None:
@@ -325,7 +338,7 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
         engine["plan"]["backend"]["version"] = "0.1"
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(IncompatibleEngineError, match=r"built by onnxruntime 0\.1"):
-        trtopt.bench(folder, duration=0.1, warmup=0.01)
+        trtopt.bench(folder, duration=0.03, warmup=0.01)
 
 
 @pytest.mark.parametrize(

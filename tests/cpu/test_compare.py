@@ -20,7 +20,7 @@ from trtopt.records import to_json
 def result(cpu_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A result file for batches 1 and 8, with latencies of a quiet machine: this one may be busy."""
     path = tmp_path_factory.mktemp("results") / "measured.json"
-    path.write_bytes(to_json(trtopt.bench(cpu_build, duration=0.1, warmup=0.01), indent=None))
+    path.write_bytes(to_json(trtopt.bench(cpu_build, duration=0.03, warmup=0.01), indent=None))
     return changed(path, path.parent, _quiet)
 
 

@@ -143,7 +143,7 @@ def test_one_engine_of_a_folder_is_profiled_alone(
 
 @pytest.fixture(scope="module")
 def measured(cpu_build: Path) -> BenchReport:
-    return trtopt.bench(cpu_build, duration=0.1, warmup=0.01, layers=True)
+    return trtopt.bench(cpu_build, duration=0.03, warmup=0.01, layers=True)
 
 
 def written(report: BenchReport, folder: Path) -> Path:

@@ -27,7 +27,7 @@ INSPECTOR = ROOT / "tests" / "data" / "inspector" / "tensorrt-8.6.0-r50_fp16.jso
 
 @pytest.fixture(scope="module")
 def measured(cpu_build: Path) -> BenchReport:
-    return trtopt.bench(cpu_build, duration=0.1, warmup=0.01, layers=True)
+    return trtopt.bench(cpu_build, duration=0.03, warmup=0.01, layers=True)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def change(file: Path, **fields: object) -> None:
 def test_a_page_is_made_of_what_build_bench_and_profile_leave(trtopt_cli: CommandLine) -> None:
     commands = (
         ("build", DIGITS, "-o", "d", "--backend", "onnxruntime", "--batch", "1,8"),
-        ("bench", "d", "--duration", "0.1", "--warmup", "0.01", "--json", "d/result.json"),
+        ("bench", "d", "--duration", "0.03", "--warmup", "0.01", "--json", "d/result.json"),
         ("profile", "d", "--duration", "0.1", "-o", "d", "--trace"),
         ("report", "d"),
     )
@@ -156,7 +156,7 @@ def test_engines_that_do_not_run_here_are_reported_with_the_model_on_the_cpu(
 ) -> None:
     folder = tmp_path / "rtx"
     shutil.copytree(rtx_build, folder)
-    result = trtopt.bench(folder, duration=0.1, warmup=0.01, backend="auto", batch=[8])
+    result = trtopt.bench(folder, duration=0.03, warmup=0.01, backend="auto", batch=[8])
     (folder / "result.json").write_bytes(to_json(result))
     profiled = profile(folder, batch=[8], backend="onnxruntime", duration=0.1)
     (folder / "profile.json").write_bytes(to_json(profiled))

@@ -158,7 +158,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = hostile_model(folder / "m.onnx")
     shutil.copy(DIGITS, folder / "digits.onnx")
     trtopt.build(model, folder / "built", backend="onnxruntime")
-    result = trtopt.bench(folder / "built", duration=0.1, warmup=0.01)
+    result = trtopt.bench(folder / "built", duration=0.03, warmup=0.01)
     (folder / "result.json").write_bytes(to_json(result))
     latency = result.points[0].latency
     moved = msgspec.structs.replace(latency, shapes=dict.fromkeys(latency.shapes, (9,)))
@@ -170,7 +170,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_result_in_a_pipe_has_one_line_per_row_and_each_note_once(
     hostile: Path, trtopt_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = trtopt_cli("bench", hostile / "built", "--duration", "0.1", "--warmup", "0.01", "--load", "100")
+    done = trtopt_cli("bench", hostile / "built", "--duration", "0.03", "--warmup", "0.01", "--load", "100")
     assert done.returncode == 0, done.stderr
     summary, header, row, *rest = done.stdout.splitlines()
     assert re.match(
@@ -188,7 +188,15 @@ def test_quiet_prints_the_result_alone_and_contradicts_verbose(
     hostile: Path, trtopt_cli: CommandLine
 ) -> None:
     done = trtopt_cli(
-        "bench", hostile / "m.onnx", "--backend", "onnxruntime", "--duration", "0.1", "--warmup", "0.01", "-q"
+        "bench",
+        hostile / "m.onnx",
+        "--backend",
+        "onnxruntime",
+        "--duration",
+        "0.03",
+        "--warmup",
+        "0.01",
+        "-q",
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 3
