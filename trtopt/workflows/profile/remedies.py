@@ -127,11 +127,11 @@ class _Subject:
         """B with that option more, on B's plan."""
         if not name:
             why = "its remedy is for another graph than B's" if cause.options else "no option of a build does"
-            raise UsageError(why if cause.remedy else "no remedy is known", "")
+            raise UsageError(why if cause.remedy else "no remedy is known", "try another cause")
         folder.mkdir()
         graph, old = self._changed(name, values, folder), self._engine
         if graph.sha256 == self._graph.sha256:
-            raise UsageError("it changes nothing in B's graph", "")
+            raise UsageError("it changes nothing in B's graph", "try another cause")
         builder = open_builder(old.artifact.plan.backend.name)
         bench = Workbench(builder=builder, listener=self._listener, limit_s=self._request.timeout)
         plan = replace(old.artifact.plan, onnx_sha256=graph.sha256)
