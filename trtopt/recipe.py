@@ -12,7 +12,7 @@ from typing import Any, Literal, SupportsIndex, get_args
 import msgspec
 
 from trtopt.errors import UsageError
-from trtopt.files.toml import read_toml, shipped_folder
+from trtopt.files.bounded_reading import read_toml, shipped_folder
 from trtopt.records.build import RecipeSettings
 from trtopt.records.tensors import (
     LINEAR,

@@ -606,7 +606,7 @@ def demo(context: click.Context, output: Path | None) -> None:
     """
     from trtopt.cli.console import say
     from trtopt.errors import OutputError
-    from trtopt.files.toml import shipped_folder
+    from trtopt.files.bounded_reading import shipped_folder
 
     folder = output if output is not None else _free_folder(Path(_DEMO))
     if folder.exists():

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from trtopt.errors import UsageError
-from trtopt.files.toml import read_toml, shipped_folder
+from trtopt.files.bounded_reading import read_toml, shipped_folder
 from trtopt.records import Record, TensorSpec
 
 Exporter = Literal["dynamo", "torchscript"]

@@ -1,4 +1,4 @@
-"""Bounded reading of untrusted files: limits on size and on waiting."""
+"""Bounded reading of untrusted files: limits on size, on waiting, and on the depth of TOML."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import select
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, UsageError
 from trtopt.records.base import OtherVersionError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 MAX_BYTES = 1 << 30
 """For files without a narrower bound: results and profiles hold raw samples."""
@@ -22,6 +29,10 @@ _PIECE_BYTES = 1 << 20
 _SILENCE_S = 60.0
 """How long a pipe may be silent."""
 _ANNOUNCED_S = 1.0
+_TOML_BYTES = 1 << 20
+_TOML_DEPTH = 32
+_LONG_KEY = re.compile(rf"(?:[^.\n=]*\.){{{_TOML_DEPTH}}}[^\n=]*[=\]]")
+"""A dotted key of so many parts: the parser's time grows with the square of their number."""
 _log = logging.getLogger(__name__)
 
 
@@ -97,3 +108,29 @@ def sha256_of(*paths: Path) -> str:
             while chunk := file.read(_PIECE_BYTES):
                 digest.update(chunk)
     return digest.hexdigest()
+
+
+def read_toml(path: Path, remedy: str) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        content = read_bounded(path, _TOML_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from None
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}", remedy) from None
+    try:
+        text = content.decode("utf-8")
+        if any(_LONG_KEY.match(line) for line in text.splitlines()):
+            raise UsageError(f"{path}: a key has more than {_TOML_DEPTH} parts", remedy)
+        return tomllib.loads(text)
+    except RecursionError:
+        raise UsageError(f"{path}: not TOML: nested too deeply", remedy) from None
+    except ValueError as error:  # TOML, UTF-8 and numbers without end
+        raise UsageError(f"{path}: not TOML: {error}", remedy) from None
+
+
+def shipped_folder(name: str) -> Path:
+    """`profiles` or `models`: inside the installed package, or at the root of a checkout."""
+    package = Path(__file__).parents[1]
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name

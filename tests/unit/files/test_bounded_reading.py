@@ -15,8 +15,7 @@ from trtopt.builder.timing_cache import read_cache
 from trtopt.data.readers import JsonReader
 from trtopt.errors import OutputError, TrtoptError
 from trtopt.files import bounded_reading as reading
-from trtopt.files.bounded_reading import MAX_BYTES, read_bounded, reason_of, sha256_of
-from trtopt.files.toml import read_toml
+from trtopt.files.bounded_reading import MAX_BYTES, read_bounded, read_toml, reason_of, sha256_of
 from trtopt.logs import write_to
 from trtopt.precision.calibrate import read_table
 from trtopt.serving.load_folder import measured_latencies
