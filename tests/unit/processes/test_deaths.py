@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from trtopt.processes import deaths
-from trtopt.processes.deaths import cause_of_death, how_it_ended
+from trtopt.processes import child
+from trtopt.processes.child import cause_of_death, how_it_ended
 
 OWN = f"""Traceback (most recent call last):
-  File "{deaths.__file__}", line 1, in main
+  File "{child.__file__}", line 1, in main
     raise TypeError
 TypeError
 """
@@ -59,5 +59,5 @@ def test_a_death_is_put_down_to_whom_it_is_known_of(
 
 
 def test_the_kernels_count_is_read_where_it_has_one() -> None:
-    assert deaths.out_of_memory_kills() >= 0
-    assert (deaths._control_group() / "memory.events").exists() or Path("/proc/vmstat").exists()
+    assert child.out_of_memory_kills() >= 0
+    assert (child._control_group() / "memory.events").exists() or Path("/proc/vmstat").exists()
