@@ -78,7 +78,7 @@ from trtopt.workflows.build.build import build_requested
 from trtopt.workflows.build.folder import verify as run_verify
 from trtopt.workflows.cache_folder import store_folder
 from trtopt.workflows.compare.compare import compare as run_compare
-from trtopt.workflows.history.history import add as run_add, history as run_history
+from trtopt.workflows.history import add as run_add, history as run_history
 from trtopt.workflows.inspect import inspect as run_inspect
 from trtopt.workflows.optimize import optimize as run_optimize
 from trtopt.workflows.plan.deploy import deploy_triton

@@ -375,7 +375,7 @@ def add_results(request: HistoryAddRequest) -> None:
     A result that is in it already stays there once. Several hosts may add at the same time.
     """
     from trtopt.cli.console import say
-    from trtopt.workflows.history.history import add
+    from trtopt.workflows.history import add
 
     say(*(f"added: {path}" for path in add(request)))
 
@@ -385,7 +385,7 @@ def add_results(request: HistoryAddRequest) -> None:
 def show_history(request: HistoryRequest, json: JsonOutput | None) -> None:
     """Show every series, and each change with what else changed there."""
     from trtopt.cli.console import show_result
-    from trtopt.workflows.history.history import history as run
+    from trtopt.workflows.history import history as run
 
     show_result(json, run(request))
 
@@ -401,7 +401,7 @@ def check_history(request: HistoryRequest, json: JsonOutput | None, export: tupl
     too few for a change.
     """
     from trtopt.cli.console import show_result
-    from trtopt.workflows.history.history import history as run
+    from trtopt.workflows.history import history as run
 
     with exported_failure("history check", export):
         report = run(request)

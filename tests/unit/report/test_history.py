@@ -8,7 +8,7 @@ from tests.support.histories import latency, runs_of
 from trtopt.records import BenchReport, HistoryReport
 from trtopt.report.history import history_view
 from trtopt.report.view import Chart
-from trtopt.workflows.history.series import series_of
+from trtopt.workflows.history import series_of
 
 
 def test_the_chart_counts_whole_runs_and_says_that_its_axis_does_not_start_at_zero() -> None:

@@ -16,7 +16,7 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.atomic import is_temporary
 from trtopt.records import BenchReport, to_json
 from trtopt.requests.measure import HistoryAddRequest, HistoryRequest
-from trtopt.workflows.history.history import add, history
+from trtopt.workflows.history import add, history
 
 
 @pytest.fixture

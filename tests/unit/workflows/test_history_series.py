@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.histories import latency, runs_of
 from trtopt.records import Backend, BenchReport, ClockReading, HistorySeries, LayerPass
-from trtopt.workflows.history.series import series_of
+from trtopt.workflows.history import series_of
 
 NEWER = Backend(name="tensorrt", version="11")
 EVEN = [1.0] * 20
