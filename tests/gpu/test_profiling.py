@@ -9,7 +9,7 @@ import pytest
 import trtopt
 from trtopt.api import profile
 from trtopt.inspect.costs import peaks_of
-from trtopt.inspect.memory import timeline
+from trtopt.inspect.profile import timeline
 from trtopt.workflows.profile.peaks import known_peaks
 
 

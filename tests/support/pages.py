@@ -14,8 +14,7 @@ from tests.unit.inspect.test_memory import LIFE, passed
 from trtopt.inspect.costs import peaks_of, with_floors
 from trtopt.inspect.graph import Graph
 from trtopt.inspect.inspector import EngineDescription, read_inspector
-from trtopt.inspect.memory import timeline
-from trtopt.inspect.profile import profile_point
+from trtopt.inspect.profile import profile_point, timeline
 from trtopt.records import (
     BenchPoint,
     Collected,

@@ -9,18 +9,20 @@ import numpy as np
 
 from trtopt.inspect.costs import furthest_above, total, with_floors
 from trtopt.inspect.fusion import fused, unfused
-from trtopt.inspect.gates import float_gates
-from trtopt.inspect.graph import Graph
+from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph
 from trtopt.inspect.inspector import EngineDescription
 from trtopt.inspect.kernels.report import report_kernels
 from trtopt.inspect.layers import UNKNOWN, join
-from trtopt.inspect.memory import timeline
 from trtopt.inspect.receipt import receipt
 from trtopt.records import (
+    MORE_CONTEXTS,
+    AllocationEvent,
     BenchPoint,
     DevicePeaks,
     EngineProfile,
     LayerGroup,
+    MemoryPass,
+    MemoryTimeline,
     ProfiledLayer,
 )
 
@@ -86,8 +88,8 @@ def profile_point(
 ) -> EngineProfile:
     """Bring a point's layer pass, the inspector's description and the graph at the point's shapes together.
 
-    Without a description the profiler's names are all there is. `by_tensors` is for ONNX Runtime; see
-    `mapping.map_layers`. `weakly_typed` is for `receipt.receipt`.
+    Without a description the profiler's names are all there is. `by_tensors` is for ONNX Runtime, see
+    `join`; `weakly_typed` for `receipt`.
     """
     stages = point.latency.staged
     latency_ms = _median(stages.gpu_compute_ms)
@@ -122,3 +124,125 @@ def profile_point(
 
 def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if values else None
+
+
+# ── gates of squeeze-and-excitation that stay in float in a graph with Q/DQ ─────────────────────────────
+
+_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax"})
+_BOUNDED = frozenset({"Sigmoid", "HardSigmoid", "Clip"})
+_MOST = 24
+"""Nodes between a pool and the product that it gates."""
+
+
+def float_gates(graph: Graph) -> tuple[str, ...]:
+    """Names of the nodes from each pool to the Mul that it gates; none of gates with Q/DQ inside."""
+    if not any(node.op == QUANTIZE for node in graph.nodes):
+        return ()
+    found: dict[str, None] = {}
+    for product in graph.nodes:
+        for signal in product.inputs if product.op == "Mul" else ():
+            maps = {_before_pairs(graph, name) for name in product.inputs if name != signal}
+            if own := _from_pool(graph, signal, maps):
+                found |= dict.fromkeys((*own, product.name))
+    return tuple(found)
+
+
+def _from_pool(graph: Graph, signal: str, maps: set[str]) -> tuple[str, ...]:
+    """The nodes that make a bounded signal of a pool over the maps, and of nothing else; else none."""
+    passed, waiting, ops = dict[str, None](), [signal], set[str]()
+    while waiting:
+        node = graph.producer.get(waiting.pop())
+        if node is None or node.op in (QUANTIZE, DEQUANTIZE) or len(passed) > _MOST:
+            return ()
+        is_pool = node.op in _POOLS and _before_pairs(graph, node.inputs[0]) in maps
+        if node.name not in passed and not is_pool:
+            waiting += [name for name in node.inputs if name and not graph.is_constant(name)]
+        passed[node.name] = None
+        ops.add(node.op)
+    return tuple(passed) if ops & _POOLS and ops & _BOUNDED else ()
+
+
+def _before_pairs(graph: Graph, tensor: str) -> str:
+    """What a tensor is in front of Q and DQ."""
+    while (node := graph.producer.get(tensor)) is not None and node.op in (QUANTIZE, DEQUANTIZE):
+        tensor = node.inputs[0]
+    return tensor
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
+
+_AFTERWARDS = (MORE_CONTEXTS, "unload")
+"""Phases after the driver's memory was queried."""
+
+BUFFERS = "inputs and outputs"
+
+
+def timeline(memory: MemoryPass) -> MemoryTimeline:
+    """Follow every event in its order. An allocation that failed changes nothing and is counted apart.
+
+    Contexts that are made only to be measured count in their own phase, not in the peak. The tracking
+    allocator sees what TensorRT requests; inputs and outputs are trtopt's own. What the driver reports
+    beyond both (CUDA's context, lazily loaded kernels, rounding) is the remainder.
+    """
+    live: dict[int, AllocationEvent] = {}
+    curve = memory.live_bytes
+    before = peak = 0
+    held: tuple[AllocationEvent, ...] = ()
+    at_peak: tuple[AllocationEvent, ...] = ()
+    peak_phase = ""
+    phases: dict[str, int] = {}
+    failed: list[int] = []
+    for event, now in zip(memory.events, curve, strict=True):
+        if event.kind == "allocate" and event.address:
+            live[event.address] = event
+        elif event.kind == "allocate":
+            failed.append(event.size_bytes)
+        elif event.kind == "deallocate":
+            live.pop(event.address, None)
+        phases[event.phase] = max(phases.get(event.phase, before), now)
+        if now > peak and event.phase != MORE_CONTEXTS:
+            peak, peak_phase, at_peak = now, event.phase, tuple(live.values())
+        before = now
+        if event.phase not in _AFTERWARDS:
+            held = tuple(live.values())
+    held_bytes = _by_label(held, memory)
+    if memory.buffers_bytes:
+        held_bytes[BUFFERS] = memory.buffers_bytes
+    driver = memory.driver_used_bytes
+    return MemoryTimeline(
+        peak_bytes=peak,
+        peak_phase=peak_phase,
+        peak_by_phase=phases,
+        at_peak_bytes=_by_label(sorted(at_peak, key=lambda one: -one.size_bytes), memory),
+        leaked_bytes=tuple(event.size_bytes for event in live.values()),
+        failed_bytes=tuple(failed),
+        buffers_bytes=memory.buffers_bytes,
+        driver_bytes=driver,
+        remainder_bytes=None if driver is None else driver - sum(held_bytes.values()),
+        at_ms=[event.at_ms for event in memory.events],
+        live_bytes=curve,
+        held_bytes=held_bytes,
+        context_bytes=memory.context_bytes,
+        engine_file_bytes=memory.engine_file_bytes,
+        host_bytes=memory.host_bytes,
+        failure=memory.failure,
+    )
+
+
+def _by_label(live: Sequence[AllocationEvent], memory: MemoryPass) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for event in live:
+        label = _label(event, memory.engine_device_bytes)
+        sums[label] = sums.get(label, 0) + event.size_bytes
+    return sums
+
+
+def _label(event: AllocationEvent, activations: int | None) -> str:
+    """What an allocation is for, by its phase and size.
+
+    While running: `activations` are of exactly the size that the engine states for a context; anything else
+    is `scratch`, because TensorRT does not separate plugins' memory from its own.
+    """
+    if event.phase == "load":
+        return "weights"
+    return "activations" if activations and event.size_bytes == activations else "scratch"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support.inspected import graph, node
-from trtopt.inspect.gates import float_gates
+from trtopt.inspect.profile import float_gates
 
 GATE = ("pool", "fc", "sigmoid", "y")
 

@@ -1,7 +1,7 @@
 import msgspec
 from hypothesis import given, strategies as st
 
-from trtopt.inspect.memory import timeline
+from trtopt.inspect.profile import timeline
 from trtopt.records import AllocationEvent, MemoryPass, MemoryTimeline
 from trtopt.report.profile import memory_lines
 
