@@ -30,9 +30,9 @@ from trtopt.records import BatchPlan, from_json, to_json
 from trtopt.report.planning import plan_view
 from trtopt.serving.batcher import DynamicBatcher
 from trtopt.serving.pool import EnginePool
-from trtopt.workflows.plan import trials as plan_trials
+from trtopt.workflows.plan import plan as planning
+from trtopt.workflows.plan.plan import serving_costs
 from trtopt.workflows.plan.sources import read_measured
-from trtopt.workflows.plan.trials import serving_costs
 
 SLO = "p50=500ms"
 """What a small model keeps on any machine, however busy."""
@@ -70,7 +70,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def brief() -> Iterator[None]:
     """Plans are verified in one run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_trials, "_VERIFIED_S", 2.0)
+        patch.setattr(planning, "_VERIFIED_S", 2.0)
         yield
 
 
@@ -203,7 +203,7 @@ def test_a_plan_that_missed_its_goal_when_it_was_served_fails(
     done = structs.replace(done, runs=(typical,), answered=done.requests - lost, rejected=lost)
     expected = pytest.raises(PlanError, match="--rate 160") if is_missed else nullcontext()
     with expected:
-        plan_trials.require_goal(structs.replace(plan, verification=done))
+        planning.require_goal(structs.replace(plan, verification=done))
 
 
 def test_a_sweep_is_planned_with_and_several_streams_let_several_workers_be(

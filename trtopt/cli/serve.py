@@ -24,8 +24,7 @@ def plan(request: PlanRequest, json: JsonOutput | None) -> None:
     `trtopt.serving.EnginePool.open` loads the plan.
     """
     from trtopt.cli.console import phases, show_result
-    from trtopt.workflows.plan.plan import plan as make
-    from trtopt.workflows.plan.trials import require_goal
+    from trtopt.workflows.plan.plan import plan as make, require_goal
 
     with phases("planning") as enter:
         made = make(request, enter)

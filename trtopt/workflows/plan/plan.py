@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
-from trtopt.errors import DeviceError, IncompatibleEngineError
+from trtopt.errors import DeviceError, IncompatibleEngineError, PlanError, UsageError
+from trtopt.executors.api import run_job
 from trtopt.files.atomic import write_atomically
 from trtopt.files.outputs import json_kind, write_output
-from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, to_json
+from trtopt.measure.load.arrivals import parse_goal
+from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, Served, ServingCost, Verification, to_json
 from trtopt.requests.serve import PlanRequest
-from trtopt.serving.planning.search import Bounds, Demand, Outcome, Search, nothing_keeps
-from trtopt.serving.planning.setups import NO_COST, Costs, MeasuredEngine, Setup
-from trtopt.serving.planning.simulation import Recorded
+from trtopt.serving.planning.search import RUNS, Bounds, Demand, Outcome, Search, nothing_keeps
+from trtopt.serving.planning.setups import NO_COST, Costs, Curve, MeasuredEngine, Setup
+from trtopt.serving.planning.simulation import Process, Recorded, arrivals_at, lengths_of
+from trtopt.serving.trial_run import CostJob, TrialJob, TrialRun, Tried
 from trtopt.serving.triton import check_backend
 from trtopt.workflows.plan.sources import (
     Measured,
@@ -23,10 +29,10 @@ from trtopt.workflows.plan.sources import (
     read_measured,
     shares_of,
 )
-from trtopt.workflows.plan.trials import Note, serving_costs, verify
 from trtopt.workflows.provenance import command_line, now
 
 PLAN = json_kind("trtopt.plan")
+Note = Callable[[str], None]
 
 
 def plan(request: PlanRequest, note: Note = lambda text: None) -> BatchPlan:
@@ -132,3 +138,164 @@ def _plan_engine(engine: MeasuredEngine, output: Path, measured: Measured) -> Pl
         precision=engine.family,
         latency_ms=tuple(pair for curve in longest for pair in curve.offer.latency_ms),
     )
+
+
+# ── what serving adds, and a plan served once to verify it ──────────────────────────────────────────────
+
+
+def serving_costs(measured: Measured, limit_s: float | None, trust: Sequence[str]) -> dict[int, ServingCost]:
+    """By number of workers, as many as engines were measured with, on one folder's engines.
+
+    Workers share the interpreter and the host's memory: what one adds says little of two. At full load.
+    """
+    engine = measured.engines[0]
+    folder, length = measured.folders[engine.sha256], min(engine.curves)
+    counts = sorted({1, *(many for one in measured.engines for many in one.levels)})
+    curves = [
+        curve
+        for one in measured.engines
+        if measured.folders[one.sha256] == folder
+        for curve in one.curves.get(length, ())
+    ]
+    batches = {workers: found for workers in counts if (found := _comparable(curves, workers))}
+    job = CostJob(
+        path=str(folder.absolute()),
+        backend=measured.artifacts[engine.sha256].plan.backend.name,
+        sample=dict(measured.buckets[length]),
+        requests={workers: tuple(found) for workers, found in batches.items()},
+        trust=tuple(trust),
+    )
+    result = run_job(job, limit_s=limit_s)
+    here, there = result.environment.device.name, measured.environment.device.name
+    if here != there:
+        raise UsageError(
+            f"measured on {there}, and this machine has {here}: "
+            "the serving overhead of one does not apply to the other",
+            "sweep here again, into another folder; or plan where it was measured",
+        )
+    return {workers: _cost(result.full_ms[workers], found) for workers, found in batches.items()}
+
+
+def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, float]) -> ServingCost:
+    """What batches of these sizes take beyond what engines were measured to take."""
+    added = [float(np.median(serving_ms[batch])) - ms for batch, ms in engine_ms.items()]
+    return _line(list(engine_ms), added)
+
+
+def _comparable(curves: Sequence[Curve], workers: int) -> dict[int, float]:
+    """Batches with their medians where so many run: the smallest, a middle one and the largest."""
+    found = {
+        batch: float(np.median(values))
+        for curve in curves
+        for batch, values in curve.samples_ms.get(workers, {}).items()
+    }
+    sizes = sorted(found)
+    chosen = {sizes[at] for at in (0, len(sizes) // 2, -1)} if sizes else set()
+    return {size: found[size] for size in sorted(chosen)}
+
+
+def _line(batches: Sequence[int], added_ms: Sequence[float]) -> ServingCost:
+    """The line of least squares through what was added, neither part of it below 0."""
+    if len(batches) == 1:
+        return ServingCost(request_ms=max(0.0, added_ms[0] / batches[0]))
+    slope, start = (float(value) for value in np.polyfit(batches, added_ms, 1))
+    if slope < 0:
+        return ServingCost(batch_ms=max(0.0, float(np.mean(added_ms))))
+    if start < 0:
+        through_zero = float(np.dot(batches, added_ms) / np.dot(batches, batches))
+        return ServingCost(request_ms=max(0.0, through_zero))
+    return ServingCost(batch_ms=start, request_ms=slope)
+
+
+_BEFORE_SEED, _VERIFYING_SEED = RUNS + 1, RUNS + 2
+"""Arrivals that are drawn by these no prediction has seen."""
+
+_BEFORE_S = 0.5
+"""How long requests are served before they count. In the first fifth of a second of a process they were
+late ten times as often as later, at any rate (digits on ONNX Runtime), and decided what 99 of 100 keep.
+"""
+
+_VERIFIED_S = 20.0
+"""At most, and half of the time that there is, unless a single run takes longer."""
+
+
+def verify(made: BatchPlan, path: Path, process: Process, request: PlanRequest, note: Note) -> Verification:
+    """Serve the load of the plan, which lies at `path`, with `trtopt.serving`.
+
+    One, three or five runs one after the other, as many as 20 seconds allow, each of as many requests as were
+    simulated, arriving by a seed that no simulation had. After the request's timeout that has failed.
+    """
+    count, rate, timeout = made.prediction.requests, made.load.rate, request.timeout
+    within_s = min(_VERIFIED_S, timeout / 2 if timeout is not None else math.inf)
+    runs = next(many for many in (5, 3, 1) if many == 1 or many * count / rate <= within_s)
+    at_s = arrivals_at(process, rate, runs * count, _VERIFYING_SEED)
+    lengths = lengths_of(process, made.load.shares or {0: 1.0}, len(at_s), _VERIFYING_SEED)
+    buckets = sorted(made.buckets)
+    job = TrialJob(
+        path=str(path.absolute()),
+        backend=made.engines[0].artifact.plan.backend.name,
+        buckets=tuple(made.buckets[length] for length in buckets),
+        at_s=at_s.tolist(),
+        bucket=np.searchsorted(buckets, lengths).tolist(),
+        before_s=arrivals_at("poisson", rate, math.ceil(rate * _BEFORE_S), _BEFORE_SEED).tolist(),
+        trust=tuple(request.trust),
+    )
+    note(f"serving {len(at_s):,} requests, {at_s[-1]:.0f} s")
+    return verification_of(run_job(job, limit_s=timeout), parse_goal(made.goal, "--slo").p, runs)
+
+
+def require_goal(made: BatchPlan) -> None:
+    """Raises PlanError if the plan was served and missed its goal: in the median of the runs."""
+    goal, done = parse_goal(made.goal, "--slo"), made.verification
+    if done is None:
+        return
+    lost = done.requests - done.answered
+    if lost > done.requests * (1 - goal.p / 100):
+        came_to = f"{lost:,} of {done.requests:,} requests got no answer"
+    elif done.typical.goal_ms > goal.limit_ms:
+        came_to = f"p{goal.p:g} was {done.typical.goal_ms:.3g} ms"
+    else:
+        return
+    raise PlanError(
+        f"the plan missed {goal} when it was served at {made.load.rate:,.4g} requests/s: {came_to}",
+        f"plan again when the machine is quiet, or with a lower rate, as --rate {0.8 * made.load.rate:.3g}",
+    )
+
+
+def verification_of(result: Tried, p: float, runs: int) -> Verification:
+    """The results of the runs, for the percentile `p` too."""
+    run: TrialRun = result.run
+    return Verification(
+        environment=result.environment,
+        requests=len(run.at_ms),
+        answered=sum(done is not None for done in run.done_ms),
+        rejected=run.rejected,
+        failed=run.failed,
+        runs=runs_of(run, p, runs),
+        total=runs_of(run, p, 1)[0],
+    )
+
+
+def runs_of(run: TrialRun, p: float, count: int) -> tuple[Served, ...]:
+    """A trial in so many parts of equal length, in the order of arrival; without those that got no answer."""
+    at_ms, lag_ms = np.asarray(run.at_ms), np.asarray(run.lag_ms)
+    done_ms = np.array([np.nan if done is None else done for done in run.done_ms])
+    served = []
+    for part in np.array_split(np.arange(len(at_ms)), count):
+        answered = part[np.isfinite(done_ms[part])]
+        if not answered.size:
+            continue
+        p50, p99, goal = np.percentile(done_ms[answered] - at_ms[answered], [50, 99, p]).tolist()
+        took_s = (done_ms[answered].max() - at_ms[part[0]]) / 1e3
+        served.append(
+            Served(
+                p50_ms=p50,
+                p99_ms=p99,
+                goal_ms=goal,
+                throughput=float(answered.size / took_s),
+                lag_p99_ms=float(np.percentile(lag_ms[part], 99)),
+            )
+        )
+    if not served:
+        raise DeviceError("no request of the trial was answered", "see whether the engines run: trtopt bench")
+    return tuple(served)

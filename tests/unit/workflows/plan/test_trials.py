@@ -11,7 +11,7 @@ from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import DeviceError
 from trtopt.serving.trial_run import TrialRun, Tried
 from trtopt.workers.jobs import environment_of
-from trtopt.workflows.plan.trials import runs_of, verification_of
+from trtopt.workflows.plan.plan import runs_of, verification_of
 
 HERE = environment_of(OnnxRuntimeTarget())
 
