@@ -23,7 +23,6 @@ from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_name, present_cores
 from trtopt.device.tensorrt.capability import ParseJob, parse
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
-from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.engine import (
     Benched,
     BenchJob,
@@ -42,7 +41,7 @@ from trtopt.measure.engine import (
     write_outputs,
 )
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
-from trtopt.measure.loop.profiling_passes import record_kernels, record_ranges
+from trtopt.measure.loop.profiling_passes import copy_bandwidth, record_kernels, record_ranges
 from trtopt.records import EngineArtifact, Environment, Identity, InterleavedRun, Job, KernelPass, TracedRun
 from trtopt.serving.trial_run import Costed, CostJob, TrialJob, Tried, serving_times, try_plan
 from trtopt.version import __version__

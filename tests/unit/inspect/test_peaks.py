@@ -9,7 +9,7 @@ from tests.support.inspected import profiled
 from tests.support.scripted_device.device import Script, ScriptedDevice
 from trtopt.errors import ArtifactError, DeviceError, DeviceMemoryError
 from trtopt.inspect.costs import matrix_peak, peaks_of, together
-from trtopt.measure.bandwidth import copy_bandwidth
+from trtopt.measure.loop.profiling_passes import copy_bandwidth
 from trtopt.records import DeviceInfo, DevicePeaks, LayerCost, MeasuredPeaks, Peak, ProfiledLayer, to_json
 from trtopt.workflows.profile.peaks import known_peaks, product
 
