@@ -1,10 +1,10 @@
-"""The workbench: engines from graphs, with plans and timing caches."""
+"""The workbench: engines from graphs, with plans and timing caches, and where they are built."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from trtopt.errors import (
     TrtoptError,
     UnsupportedOpError,
 )
-from trtopt.executors.api import THIS_HOST, Executor
+from trtopt.executors.api import THIS_HOST, Executor, LocalExecutor
 from trtopt.files.atomic import scratch_beside
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
@@ -255,3 +255,20 @@ def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
     elif recipe.jobs == 1 and free > 1:
         notes.append(f"{free} engines could be built at a time, each on its own GPU: --jobs {free}")
     return notes
+
+
+# ── where its jobs run ──────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def open_executor(recipe: Recipe, builder: EngineBuilder, note: Callable[[str], None]) -> Iterator[Executor]:
+    """What runs the recipe's jobs; `note` hears which nodes take part."""
+    if recipe.executor == LOCAL:
+        name = builder.backend.name
+        yield LocalExecutor(places_to_build(name, recipe.jobs), name)
+        return
+    from trtopt.executors.ray.connection import connected
+    from trtopt.executors.ray.executor import RayExecutor
+
+    with connected(recipe.executor):
+        yield RayExecutor(builder, gpu_model=recipe.gpu_model, retries=recipe.retries, note=note)

@@ -32,7 +32,6 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.executors.api import Executor
-from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import locked_folder, writing
 from trtopt.files.manifests import is_build_folder, own_files, read_manifest, write_manifest
 from trtopt.files.outputs import folder_in_progress, names_of_user_files
@@ -58,7 +57,7 @@ from trtopt.workflows.build.precision_selection import SelectionTerms, select_pr
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line
 from trtopt.workflows.tactic_lock import lock_alarms, open_lock, write_lock
-from trtopt.workflows.workbench import Workbench, check_opset, make_plans, notes_on
+from trtopt.workflows.workbench import Workbench, check_opset, make_plans, notes_on, open_executor
 
 
 def build_requested(request: BuildRequest, listener: Listener) -> Manifest:

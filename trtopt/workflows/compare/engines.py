@@ -10,7 +10,6 @@ import msgspec
 
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.executors.api import Executor
-from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.outcomes import (
@@ -63,7 +62,7 @@ from trtopt.workflows.race import (
     terms_shown,
     work_of,
 )
-from trtopt.workflows.workbench import Workbench
+from trtopt.workflows.workbench import Workbench, open_executor
 
 _LONGER = 4
 """So many times the samples halve an interval."""

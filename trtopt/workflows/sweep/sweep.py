@@ -18,7 +18,6 @@ from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor
-from trtopt.executors.choice import open_executor
 from trtopt.measure.contracts import contract_for
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import (
@@ -41,7 +40,7 @@ from trtopt.workflows.sweep.folder import (
     save_sweep,
     sweep_in_progress,
 )
-from trtopt.workflows.workbench import check_opset, make_plans, notes_on
+from trtopt.workflows.workbench import check_opset, make_plans, notes_on, open_executor
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
 

@@ -21,7 +21,6 @@ from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import UsageError
 from trtopt.executors.api import THIS_HOST, Executor, run_jobs_of
-from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import lock, scratch_beside, scratch_folder
 from trtopt.files.outputs import remove_abandoned
 from trtopt.measure.contracts import contract_for
@@ -46,7 +45,7 @@ from trtopt.workflows.race import (
     measured_run_spread,
 )
 from trtopt.workflows.tune.tuned_folder import TunedFolder, stored_ledgers
-from trtopt.workflows.workbench import check_opset
+from trtopt.workflows.workbench import check_opset, open_executor
 
 _P99 = 99.0
 _FOR_P99 = 100
