@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from trtopt.inspect.costs import family_of
-from trtopt.inspect.kernels.names import common_names, in_any_block, kernel_of_any_number
+from trtopt.inspect.kernels.attribution import MOVING_STEPS
+from trtopt.inspect.kernels.names import common_names, in_any_block, kernel_of_any_number, read_name
 from trtopt.inspect.layers import bits
 from trtopt.onnxio.graph_walk import DisjointNames
 from trtopt.records import Cause, EngineDifference, EngineProfile, KernelFamily, ProfiledLayer, Replacement
@@ -19,7 +19,10 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class Part:
-    """A launch, or a layer where launches are unknown; `layer` is the one that it belongs to."""
+    """A launch, or a layer where launches are unknown; `layer` is the one that it belongs to.
+
+    `steps` are the operators in a kernel's name, `product` the nodes of the product that has it in the other.
+    """
 
     name: str
     family: KernelFamily
@@ -28,13 +31,15 @@ class Part:
     nodes: tuple[str, ...] = ()
     layer: str = ""
     is_opaque: bool = False
+    steps: frozenset[str] = frozenset()
+    product: tuple[str, ...] = ()
 
     def keys(self, common: Set[str]) -> list[str]:
         """Its nodes that both engines have, else its name: nodes may be called otherwise in the other.
 
         A reformat has the nodes of all that it feeds, and would tie these.
         """
-        nodes = () if self.family == "reformat" else self.nodes
+        nodes = () if self.family == "reformat" else (*self.nodes, *self.product)
         return [f"node {name}" for name in nodes if name in common] or [f"name {self.name}"]
 
 
@@ -48,6 +53,8 @@ def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
     """By kernels where both profiles have them, else by layers."""
     by_kernels = all(one.kernels is not None and one.kernels.rows for one in (a, b))
     first, second = (_Side(one, by_kernels) for one in (a, b))
+    for one, other in ((first, second), (second, first)):
+        one.parts = list(one.with_products(other))
     common = first.nodes & second.nodes
     groups = connected(first.parts, second.parts, lambda part: part.keys(common))
     return EngineDifference(
@@ -63,37 +70,52 @@ def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
 
 
 class _Side:
-    """What an engine's latency consists of: its parts, gaps between them, and the rest."""
+    """What an engine's latency consists of: its parts, and the rest, in which none runs.
+
+    That goes by the latency without a profiler; gaps of traced runs are longer, by up to 9 % of it.
+    """
 
     def __init__(self, profile: EngineProfile, by_kernels: bool) -> None:
         kernels = profile.kernels if by_kernels else None
         if kernels is not None:
             self.parts = [
-                Part(kernel_of_any_number(row.name), row.family, row.own_ms, row.dtype, row.nodes, row.layer)
+                Part(
+                    kernel_of_any_number(row.name), row.family, row.own_ms, row.dtype, row.nodes, row.layer,
+                    steps=read_name(row.name).steps,
+                )
                 for row in kernels.rows
-            ]
+            ]  # fmt: skip
         else:
             self.parts = [_part_of(layer) for layer in profile.layers if layer.ms]
         self.nodes = {name for layer in profile.layers for name in layer.onnx_nodes}
         self.nodes.update(name for part in self.parts for name in part.nodes)
-        self.gap_ms = 0.0 if kernels is None else kernels.gap_ms
-        self.gaps = [] if kernels is None else [row.gap_ms for row in kernels.rows if row.gap_ms > 0]
         self.float_gates = {*profile.float_gates}
-        taken = _ms(self.parts) + self.gap_ms
-        self.latency_ms = taken if profile.latency_ms is None else profile.latency_ms
+        taken = _ms(self.parts)
+        traced = taken + (0.0 if kernels is None else kernels.gap_ms)
+        self.latency_ms = traced if profile.latency_ms is None else profile.latency_ms
         self.rest_ms = self.latency_ms - taken
         self._covered = {
             name: layer.name for layer in profile.layers if not layer.is_reformat for name in layer.onnx_nodes
         }
         computing = [part for part in self.parts if part.family not in _MOVES]
-        self._hiding = {part.layer for part in computing if not part.nodes}
+        self._unknown = [part for part in computing if not part.nodes]
         self._by_family: dict[KernelFamily, set[str]] = defaultdict(set)
         for part in computing:
             self._by_family[part.family].update(part.nodes)
 
-    def has_within_products(self, nodes: Sequence[str]) -> bool:
+    def with_products(self, other: _Side) -> Iterator[Part]:
+        """Its parts; pointwise ones that the other has within products with that: else the one before."""
+        before: tuple[str, ...] = ()
+        for part in self.parts:
+            before = part.nodes if part.family == "product" else before
+            if part.family == "pointwise" and other.has_within_products(part):
+                is_known = other._by_family["product"].issuperset(part.nodes)
+                part = replace(part, product=part.nodes if is_known else before or part.nodes)
+            yield part
+
+    def has_within_products(self, work: Part) -> bool:
         """Whether its products compute these nodes: a part says so, or no other part does or may."""
-        wanted = {*nodes}
+        wanted = {*work.nodes}
         if not wanted or wanted & self._by_family["pointwise"]:
             return False
         if wanted <= self._by_family["product"]:
@@ -101,7 +123,17 @@ class _Side:
         own = self._covered.keys() & wanted
         others = (names for family, names in self._by_family.items() if family != "product")
         layers = {self._covered[name] for name in own}
-        return bool(own) and own.isdisjoint(set().union(*others)) and not layers & self._hiding
+        may_have_it = any(part.layer in layers and _may_compute(part, work) for part in self._unknown)
+        return bool(own) and own.isdisjoint(set().union(*others)) and not may_have_it
+
+
+def _may_compute(unknown: Part, work: Part) -> bool:
+    """Whether a kernel of unknown nodes may; one with arithmetic alone in its name has no Erf, Exp, …"""
+    return not unknown.steps or not work.steps - _ARITHMETIC or bool(unknown.steps - _ARITHMETIC)
+
+
+_ARITHMETIC = MOVING_STEPS | {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Rou"}
+"""Steps that TensorRT's graph compiler writes for one another."""
 
 
 def _part_of(layer: ProfiledLayer) -> Part:
@@ -163,8 +195,7 @@ _REASONS: dict[KernelFamily, _Reason] = {
     "other": _Reason("unknown"),
 }
 """Of what is not called after its family."""
-_GAPS, _REST = "gaps between kernels", "launching, and what profiling changes"
-_LAUNCHES = "launch overhead: the usual gap in front of each kernel"
+_REST = "gaps, launching, and what profiling changes"
 _GATES = (
     _Reason("gates of squeeze-and-excitation that A has in float between INT8"),
     _Reason(
@@ -178,7 +209,7 @@ _NODES = 3
 
 
 def _causes(a: _Side, b: _Side, groups: Sequence[_Group]) -> tuple[Cause, ...]:
-    """Both latencies by cause, the largest change first: what no part and no gap takes is the rest."""
+    """Both latencies by cause, the largest change first: what no part takes is the rest."""
     by_reason: dict[_Reason, tuple[list[Part], list[Part]]] = defaultdict(lambda: ([], []))
     for group in groups:
         for side, part, reason in _by_reason(group, (a, b)):
@@ -197,20 +228,7 @@ def _causes(a: _Side, b: _Side, groups: Sequence[_Group]) -> tuple[Cause, ...]:
         for reason, (ours, theirs) in by_reason.items()
     ]
     found.append(Cause(cause=_REST, a_ms=a.rest_ms, b_ms=b.rest_ms))
-    found += _gaps(a, b)
     return tuple(sorted(found, key=lambda one: -abs(one.cost_ms)))
-
-
-def _gaps(a: _Side, b: _Side) -> Iterator[Cause]:
-    """Time in which no kernel runs: up to the median gap of both it is the launch's, beyond that it waits."""
-    if not a.gap_ms and not b.gap_ms:
-        return
-    gaps = [*a.gaps, *b.gaps]
-    usual = median(gaps) if gaps else 0.0
-    ours, theirs = (min(side.gap_ms, sum(min(gap, usual) for gap in side.gaps)) for side in (a, b))
-    if ours or theirs:
-        yield Cause(cause=_LAUNCHES, a_ms=ours, b_ms=theirs)
-    yield Cause(cause=_GAPS, a_ms=a.gap_ms - ours, b_ms=b.gap_ms - theirs)
 
 
 def _options(reason: _Reason, theirs: Sequence[Part]) -> dict[str, tuple[str, ...]]:
@@ -229,6 +247,8 @@ def _by_reason(group: _Group, sides: tuple[_Side, _Side]) -> Iterator[tuple[int,
         [part for part in side if part.family == "product" and not attended.issuperset(part.nodes)]
         for side in group
     ]
+    fused = [side for side, parts in enumerate(group) if any(part.product for part in parts)]
+    is_fused = len(fused) == 1 and _types(products[0]) == _types(products[1])
     hides = any(part.is_opaque for side in group for part in side)
     for side, parts in enumerate(group):
         for part in parts:
@@ -239,10 +259,12 @@ def _by_reason(group: _Group, sides: tuple[_Side, _Side]) -> Iterator[tuple[int,
                 yield side, part, _GATES[gated[0]]
             elif part.nodes and attended.issuperset(part.nodes):
                 yield side, part, _attention(group)
+            elif part.product:
+                yield side, part, _FUSED[side]
+            elif part.family == "product" and is_fused:
+                yield side, part, _FUSED[fused[0]]
             elif part.family == "product":
                 yield side, part, _products(*products)
-            elif part.family == "pointwise" and sides[1 - side].has_within_products(part.nodes):
-                yield side, part, _FUSED[side]
             else:
                 yield side, part, _others(part.family, group)
 
@@ -286,7 +308,9 @@ def _products(ours: Sequence[Part], theirs: Sequence[Part]) -> _Reason:
     if not before or not after or before == after:
         return _Reason(text)
     if after > before:
-        return _Reason(text, *_NARROW)
+        return (
+            _Reason(text, *_NARROW) if before > 8 else _Reason(text, "Q/DQ in front of these nodes, as A has")
+        )
     return _Reason(text, "--exclude these nodes: they stay in float", excludes=True)
 
 
@@ -328,7 +352,7 @@ def _most_changed(ours: Sequence[Part], theirs: Sequence[Part]) -> tuple[str, ..
 
 
 def largest_costs(found: EngineDifference) -> str:
-    """What B loses most by, of what its parts and gaps take; empty where nothing costs it."""
+    """What B loses most by, of what its parts take; empty where nothing costs it."""
     costly = [one for one in found.causes if one.cost_ms > 0 and one.cause != _REST]
     return ", ".join(f"{one.cost_ms:.3f} ms in {one.cause}" for one in costly[:2])
 
