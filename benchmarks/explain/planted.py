@@ -3,11 +3,12 @@
     python benchmarks/explain/planted.py run --work WORK --out OUT [--budget 240]
     python benchmarks/explain/planted.py judge --out OUT
 
-`run` makes small graphs (an encoder layer of BERT-base, a CNN with squeeze-and-excitation; seeded weights),
-builds each, and keeps the profile of its kernels in OUT/NAME.profile.json.gz as soon as it is there; last it
-tries remedies with `trtopt explain --try`, into OUT/try-NAME.json. What fails leaves OUT/NAME.failed.txt and
-ends nothing else; the same command goes on where an earlier one ended. `judge` needs no GPU: it explains
-every pair whose profiles are there and writes OUT/planted.json. Extra `export` is not needed.
+`run` makes small graphs (an encoder layer of BERT-base, or half of one; a CNN with squeeze-and-excitation, or
+the front of one; seeded weights), builds each, and keeps the profile of its kernels in
+OUT/NAME.profile.json.gz as soon as it is there; last it tries remedies with `trtopt explain --try`, into
+OUT/try-NAME.json. What fails leaves OUT/NAME.failed.txt and ends nothing else; the same command goes on where
+an earlier one ended. `judge` needs no GPU: it explains every pair whose profiles are there and writes
+OUT/planted.json.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +44,10 @@ import trtopt
 TOKENS, WIDTH, HEADS = 128, 768, 12
 SIDE, CHANNELS, GATE = 56, 128, 32
 BATCH = {"encoder": 32, "cnn": 16}
-LEAST_S = 15.0
-"""An engine takes about so long with its profile."""
+LEAST_S, TRY_S = 15.0, 60.0
+"""An engine takes about so long with its profile; two with remedies of one."""
 COSTLY = 0.02
-"""Between engines that are alike a cause that changes the latency by less is no claim."""
+"""A cause that changes A's latency by less is no claim, whether planted or between engines that are alike."""
 ALLEGING = re.compile("only|lost|merges|wider|copies|reformats|gates|attention that|→")
 """What says that the engines differ in kind; that equal work took longer may be true of two builds."""
 
@@ -112,8 +114,13 @@ class Draft:
         return found
 
 
-def encoder(int8: bool = False, half: bool = False, plant: str = "", seed: int = 0) -> onnx.ModelProto:
-    """An encoder layer of BERT-base on hidden states: products in INT8, in FP16, or all in FP32."""
+def encoder(
+    int8: bool = False, half: bool = False, plant: str = "", seed: int = 0, only: str = ""
+) -> onnx.ModelProto:
+    """An encoder layer of BERT-base on hidden states: products in INT8, in FP16, or all in FP32.
+
+    `only` its "attention" or its "mlp".
+    """
     draft = Draft(half, seed)
 
     def product(value: str, name: str, wide: int, narrow: int) -> str:
@@ -151,29 +158,42 @@ def encoder(int8: bool = False, half: bool = False, plant: str = "", seed: int =
         )
         return draft.node("LayerNormalization", name, value, scale, bias, axis=-1, epsilon=1e-5)
 
-    shared, step = narrow("input", "x"), np.float32(0.04)
-    parts = []
-    for name, order in (("query", (0, 2, 1, 3)), ("key", (0, 2, 3, 1)), ("value", (0, 2, 1, 3))):
-        given = shared
-        if plant == "apart" and name != "query":
-            step = np.nextafter(step, np.float32(np.inf), dtype=np.float32)
-            given = narrow(f"{name}/input", "x", float(step))
-        parts.append(heads(product(given, name, WIDTH, WIDTH), name, order))
-    query, key, value = parts
-    scores = draft.node("MatMul", "scores/MatMul", query, key)
-    scores = draft.node("Div", "scores/Div", scores, draft.constant("scores/root", 8.0))
-    probabilities = draft.node("Softmax", "Softmax", scores, axis=-1)
-    context = draft.node(
-        "Transpose",
-        "context/Transpose",
-        draft.node("MatMul", "context/MatMul", probabilities, value),
-        perm=[0, 2, 1, 3],
-    )
-    context = draft.node(
-        "Reshape", "context/Reshape", context, draft.constant("context/shape", [0, TOKENS, WIDTH], np.int64)
-    )
-    attended = product(narrow("context/input", context), "attention", WIDTH, WIDTH)
-    first = norm("norm1", draft.node("Add", "residual1", attended, "x"))
+    def attend() -> tuple[str, str]:
+        """The first half's result, and the attention's probabilities."""
+        shared, step = narrow("input", "x"), np.float32(0.04)
+        parts = []
+        for name, order in (("query", (0, 2, 1, 3)), ("key", (0, 2, 3, 1)), ("value", (0, 2, 1, 3))):
+            given = shared
+            if plant == "apart" and name != "query":
+                step = np.nextafter(step, np.float32(np.inf), dtype=np.float32)
+                given = narrow(f"{name}/input", "x", float(step))
+            parts.append(heads(product(given, name, WIDTH, WIDTH), name, order))
+        query, key, value = parts
+        scores = draft.node("MatMul", "scores/MatMul", query, key)
+        scores = draft.node("Div", "scores/Div", scores, draft.constant("scores/root", 8.0))
+        probabilities = draft.node("Softmax", "Softmax", scores, axis=-1)
+        context = draft.node(
+            "Transpose",
+            "context/Transpose",
+            draft.node("MatMul", "context/MatMul", probabilities, value),
+            perm=[0, 2, 1, 3],
+        )
+        context = draft.node(
+            "Reshape",
+            "context/Reshape",
+            context,
+            draft.constant("context/shape", [0, TOKENS, WIDTH], np.int64),
+        )
+        attended = product(narrow("context/input", context), "attention", WIDTH, WIDTH)
+        return norm("norm1", draft.node("Add", "residual1", attended, "x")), probabilities
+
+    if only == "mlp":
+        first = "x"
+    else:
+        first, probabilities = attend()
+        if only == "attention":
+            outputs = [first, probabilities] if plant == "probabilities" else [first]
+            return draft.model(("N", TOKENS, WIDTH), outputs)
     wide = product(narrow("fc1/input", first), "fc1", WIDTH, 4 * WIDTH)
     root = draft.constant("gelu/root", 1.5 if plant == "gelu" else 2**0.5)
     erf = draft.node("Erf", "gelu/Erf", draft.node("Div", "gelu/Div", wide, root))
@@ -182,12 +202,13 @@ def encoder(int8: bool = False, half: bool = False, plant: str = "", seed: int =
     gelu = draft.node("Mul", "gelu/Mul_1", gelu, draft.constant("gelu/half", 0.5))
     second = product(narrow("fc2/input", gelu), "fc2", 4 * WIDTH, WIDTH)
     result = norm("norm2", draft.node("Add", "residual2", second, first))
-    outputs = [result, probabilities] if plant == "probabilities" else [result]
-    return draft.model(("N", TOKENS, WIDTH), outputs)
+    return draft.model(("N", TOKENS, WIDTH), [result])
 
 
-def cnn(int8: bool = False, half: bool = False, plant: str = "", seed: int = 0) -> onnx.ModelProto:
-    """Convolutions with a gate of squeeze-and-excitation (FP16: with a cube instead), and one in float."""
+def cnn(
+    int8: bool = False, half: bool = False, plant: str = "", seed: int = 0, front: bool = False
+) -> onnx.ModelProto:
+    """Convolutions, one in float, and a gate of squeeze-and-excitation (FP16: a cube); or the `front`."""
     draft = Draft(half, seed)
     in_gate = int8 and plant != "gate"
 
@@ -216,6 +237,8 @@ def cnn(int8: bool = False, half: bool = False, plant: str = "", seed: int = 0) 
     value = relu("conv2", conv(value, "conv2", CHANNELS, CHANNELS, 3, is_narrow))
     value = narrow("plain/input", value, plant == "pair")
     value = relu("plain", conv(value, "plain", CHANNELS, CHANNELS, 1, quantized=False))
+    if front:
+        return draft.model(("N", CHANNELS, SIDE, SIDE), [value])
     value = conv(narrow("conv3/input", value), "conv3", CHANNELS, CHANNELS, 3)
     if half:
         own = draft.node("Sigmoid", "cube/Sigmoid", value)
@@ -258,10 +281,33 @@ class Engine:
     @property
     def batch(self) -> int:
         """Of its family."""
-        return BATCH["encoder" if self.name.startswith("e") else "cnn"]
+        return BATCH["encoder" if self.name[0] in "aem" else "cnn"]
 
 
+attention, mlp, front = (
+    partial(encoder, half=True, only="attention"),
+    partial(encoder, only="mlp"),
+    partial(cnn, front=True),
+)
 ENGINES = (
+    # planted and not measured yet
+    Engine("a16", attention),
+    Engine("a16-probabilities", lambda: attention(plant="probabilities")),
+    Engine("m16", lambda: mlp(half=True)),
+    Engine("m16-island", lambda: mlp(half=True, plant="island")),
+    Engine("m8", lambda: mlp(int8=True)),
+    Engine("m8-transposed", lambda: mlp(int8=True, plant="transposed")),
+    Engine("f8", lambda: front(int8=True)),
+    Engine("f8-float", lambda: front(int8=True, plant="float")),
+    Engine("f16", lambda: front(half=True)),
+    Engine("f16-island", lambda: front(half=True, plant="island")),
+    # alike
+    Engine("a16-again", attention),
+    Engine("f8-renamed", lambda: renamed(front(int8=True))),
+    Engine("f16-fresh", lambda: front(half=True), (("timing_cache", "none"),)),
+    Engine("m8-seed", lambda: mlp(int8=True, seed=1)),
+    Engine("f8-seed", lambda: front(int8=True, seed=1)),
+    # planted, in results/
     Engine("e8", lambda: encoder(int8=True)),
     Engine("e8-apart", lambda: encoder(int8=True, plant="apart")),
     Engine("e8-gelu", lambda: encoder(int8=True, plant="gelu")),
@@ -271,17 +317,6 @@ ENGINES = (
     Engine("c16", lambda: cnn(half=True)),
     Engine("c16-hwc8", lambda: cnn(half=True), (("io", {"x": "fp16:hwc8"}),)),
     Engine("c16-pow", lambda: cnn(half=True, plant="pow")),
-    Engine("e16", lambda: encoder(half=True)),
-    Engine("e16-probabilities", lambda: encoder(half=True, plant="probabilities")),
-    Engine("e16-island", lambda: encoder(half=True, plant="island")),
-    Engine("s8-float", lambda: cnn(int8=True, plant="float")),
-    Engine("c16-island", lambda: cnn(half=True, plant="island")),
-    Engine("e8-transposed", lambda: encoder(int8=True, plant="transposed")),
-    Engine("s8-seed", lambda: cnn(int8=True, seed=1)),
-    Engine("s8-renamed", lambda: renamed(cnn(int8=True))),
-    Engine("c16-fresh", lambda: cnn(half=True), (("timing_cache", "none"),)),
-    Engine("e16-again", lambda: encoder(half=True)),
-    Engine("e8-seed", lambda: encoder(int8=True, seed=1)),
 )
 
 PLANTED = {
@@ -292,19 +327,19 @@ PLANTED = {
     "Q/DQ pair that cannot fuse": ("s8", "s8-pair", "reformats, Q and DQ"),
     "reformat by I/O format": ("c16-hwc8", "c16", "reformats, Q and DQ"),
     "Pow instead of Mul": ("c16", "c16-pow", "pointwise|fusions that B lost"),
-    "attention with its probabilities as an output": ("e16", "e16-probabilities", "attention that only A"),
-    "FP32 island": ("e16", "e16-island", "→ float32"),
-    "transposed weight": ("e8", "e8-transposed", "reformats|int8 → float"),
-    "convolution left in float": ("s8", "s8-float", "int8 → float"),
-    "convolution in FP32": ("c16", "c16-island", "→ float32"),
+    "attention with its probabilities as an output": ("a16", "a16-probabilities", "attention that only A"),
+    "FP32 island": ("m16", "m16-island", "→ float32"),
+    "transposed weight": ("m8", "m8-transposed", "reformats|int8 → float"),
+    "convolution left in float": ("f8", "f8-float", "int8 → float"),
+    "convolution in FP32": ("f16", "f16-island", "→ float32"),
 }
 """A, B, and what the cause's name has, written down before anything was measured."""
 CLEAN = {
-    "built twice": ("e16", "e16-again"),
-    "built twice, the second time without a timing cache": ("c16", "c16-fresh"),
-    "every second node renamed": ("s8", "s8-renamed"),
-    "other weights, CNN": ("s8", "s8-seed"),
-    "other weights, encoder": ("e8", "e8-seed"),
+    "built twice": ("a16", "a16-again"),
+    "built twice, the second time without a timing cache": ("f16", "f16-fresh"),
+    "every second node renamed": ("f8", "f8-renamed"),
+    "other weights, CNN": ("f8", "f8-seed"),
+    "other weights, encoder": ("m8", "m8-seed"),
 }
 TRIES: dict[str, Callable[[], onnx.ModelProto]] = {"cnn": cnn, "encoder": encoder}
 """FP32 models that trtopt builds in FP16 and INT8 by itself, to try what its explanation says."""
@@ -333,11 +368,11 @@ class Run:
         own = {"tactic_sources": SOURCES, "avg_timing": 1} if self.backend == "tensorrt" else {}
         return {"backend": self.backend, "build_timeout": max(1.0, min(60.0, self.left_s)), **own}
 
-    def do(self, name: str, file: Path, work: Callable[[], str]) -> None:
+    def do(self, name: str, file: Path, work: Callable[[], str], least_s: float = LEAST_S) -> None:
         """One step, unless it is done or there is no time; what fails is written down."""
         if file.is_file():
             return
-        if self.left_s < LEAST_S:
+        if self.left_s < least_s:
             print(f"{name}: no time left", flush=True)
             return
         began = time.monotonic()
@@ -392,9 +427,12 @@ class Run:
 
 
 def keep(file: Path, report: trtopt.ProfileReport) -> None:
-    """Whole or not at all."""
+    """Whole or not at all; without the machine's paths."""
+    told = report.to_dict() | {"argv": []}
+    for engine in told["engines"]:
+        engine["engine"]["path"] = Path(engine["engine"]["path"]).name
     part = file.with_suffix(".part")
-    part.write_bytes(gzip.compress(json.dumps(report.to_dict()).encode(), mtime=0))
+    part.write_bytes(gzip.compress(json.dumps(told).encode(), mtime=0))
     part.replace(file)
 
 
@@ -410,7 +448,10 @@ def run(args: argparse.Namespace) -> None:
         if args.only and not any(word in f"try-{name}" for word in args.only):
             continue
         own.do(
-            f"try-{name}", own.out / f"try-{name}.json", lambda name=name, make=make: own.attempt(name, make)
+            f"try-{name}",
+            own.out / f"try-{name}.json",
+            lambda name=name, make=make: own.attempt(name, make),
+            TRY_S,
         )
 
 
@@ -430,8 +471,8 @@ def judge(args: argparse.Namespace) -> None:
         for name, (a, b, wanted) in PLANTED.items():
             planted[name] = explained(place / a, place / b)
             causes = [cause for cause in planted[name].get("causes", ()) if re.search(wanted, cause["cause"])]
-            planted[name]["named"] = [cause["cause"] for cause in causes if cause["cost_ms"] > 0]
-            planted[name]["named_first"] = bool(causes) and causes[0] == planted[name]["causes"][0]
+            costly = [cause for cause in causes if cause["cost_ms"] > COSTLY * planted[name]["a_ms"]]
+            planted[name]["named"] = [cause["cause"] for cause in costly]
         for name, (a, b) in CLEAN.items():
             clean[name] = explained(place / a, place / b)
             costly = [
@@ -455,29 +496,28 @@ def judge(args: argparse.Namespace) -> None:
     }
     (args.out / "planted.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
     for name, one in {**planted, **clean}.items():
-        said = one.get("why") or f"{one['a_ms']:.4f} → {one['b_ms']:.4f} ms, rest {one['rest_of_a']:+.1%}: "
+        said = one.get("why") or f"{one['a_ms']:.4f} → {one['b_ms']:.4f} ms: "
         print(f"{name}: {said}{one.get('named', one.get('alleged'))}")
     print(f"named {told['named']}, alleged {told['alleged']}")
 
 
 def explained(a: Path, b: Path) -> dict[str, Any]:
-    """The causes, and what of the measured change no kernel and no gap accounts for."""
+    """The causes, and by how much kernels and gaps of the traced runs exceed the latency of the others."""
     if missing := [one.name for one in (a, b) if not one.is_dir()]:
         return {"why": f"not measured: {', '.join(missing)}"}
     try:
         (one,) = trtopt.explain(a, b).engines
     except trtopt.TrtoptError as error:
         return {"why": error.problem}
-    rest = [cause for cause in one.causes if cause.cause.startswith("launching")]
-    change, off = one.b_ms - one.a_ms, sum(cause.cost_ms for cause in rest)
+    traced = (json.loads((side / "profile.json").read_text())["engines"][0]["kernels"] for side in (a, b))
     return {
         "a_ms": round(one.a_ms, 4), "b_ms": round(one.b_ms, 4), "parts": one.parts,
-        "rest_of_a": round(off / one.a_ms, 4), "rest_of_change": round(off / change, 4) if change else None,
+        "traced_longer": [one and round(-one["remainder_ms"] / one["latency_ms"], 4) for one in traced],
         "causes": [
             {
                 "cause": cause.cause, "a_ms": round(cause.a_ms, 4), "b_ms": round(cause.b_ms, 4),
                 "cost_ms": round(cause.cost_ms, 4), "parts": [cause.a_parts, cause.b_parts],
-                "nodes": list(cause.nodes), "is_rest": cause in rest or cause.cause.startswith("gaps"),
+                "nodes": list(cause.nodes), "is_rest": cause.cause.startswith("gaps"),
             }
             for cause in one.causes
         ],
