@@ -102,7 +102,7 @@ class Target:
     build_routes: bool
     """Whether internal options of the builder can be set."""
     editable_cache: bool
-    """Whether timing caches can list their entries, and so lock tactics."""
+    """Whether timing caches can list their entries."""
     algorithm_selector: bool
     """Whether IAlgorithmSelector locks tactics; it is deprecated where caches are editable."""
     async_allocator: bool

@@ -73,7 +73,7 @@ def _build(surface: Any, builder: Any, network: Any, config: Any, *_: Any) -> An
     return surface.make("IHostMemory", b"engine")
 
 
-LAYERS = {"conv1 + relu1": (-1, 7), "Reformatting CopyNode for Input Tensor 0 to fc": (1002,), "fc": (7, 9)}
+LAYERS = {"conv1 + relu1": (-1, 7), "pool": (1002,), "fc": (7, 9)}
 """Each with the tactics that it may have."""
 
 

@@ -29,7 +29,6 @@ from trtopt.records import (
     BuildPlan,
     BuildSettings,
     DeviceInfo,
-    EngineTactics,
     LayerTactic,
     Profile,
     ShapeRange,
@@ -124,14 +123,10 @@ def build(
         io_layouts=dict(io_layouts or {}),
     )
     return by.build(
-        BuildInput(model, types, plan, cache, None if tactics is None else locked(plan, tactics, cache)),
+        BuildInput(model, types, plan, cache, None if tactics is None else tuple(tactics)),
         progress=lambda phase, fraction: heard.append((phase, fraction)),
         log=lambda severity, message: heard.append((severity, message)),
     )
-
-
-def locked(plan: BuildPlan, tactics: Sequence[LayerTactic], cache: bytes | None) -> EngineTactics:
-    return EngineTactics(plan=plan, layers=tuple(tactics), timing_cache=cache)
 
 
 def flags_set(surface: Surface) -> list[str]:
@@ -305,9 +300,9 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     outcome += [run(surface), run(surface, track=True)]
     outcome.append(build(surface, multi_profile=(SMALL, ALL)).config)
     outcome.append(build(surface, io_layouts={IMAGES[0]: "chw4"}).config)
-    if by.uses_timing_cache:
+    if library(surface).target.algorithm_selector:
         recorded = build(surface, tactics=())
-        outcome += [recorded.tactics, build(surface, tactics=recorded.tactics, cache=b"old").tactics]
+        outcome += [recorded.tactics, build(surface, tactics=recorded.tactics).tactics]
     surface.returns |= SEVERAL
     outcome.append(run(surface))
     if library(surface).target.weakly_typed:

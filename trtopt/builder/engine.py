@@ -16,7 +16,7 @@ from trtopt.onnxio.external_data import least_bytes
 from trtopt.onnxio.model_info import load_graph
 from trtopt.printable import counted, visible_lines
 from trtopt.records import BuildClocks, BuildPlan, ClockReading, EngineArtifact, Job, to_json
-from trtopt.records.build import EngineTactics, TacticLock
+from trtopt.records.build import EngineTactics, LayerTactic, TacticLock
 
 _INTERVAL_S = 1.0
 
@@ -93,7 +93,7 @@ class BuildJob(Job[EngineArtifact], frozen=True, kw_only=True, tag="build"):
     timing_cache: str | None
     store: str | None = None
     nvtx: bool = False
-    tactics: EngineTactics | None = None
+    tactics: tuple[LayerTactic, ...] | None = None
 
 
 _ROUTINE = (
@@ -153,12 +153,12 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     if layers and built.inspector:
         write_atomically(folder / layers, built.inspector.encode())
     cache_out = caches.save(built.timing_cache, clocks)
-    if (wanted := job.tactics) is not None:
-        own = EngineTactics(plan=job.plan, layers=built.tactics, timing_cache=built.timing_cache)
+    if job.tactics is not None:
+        own = EngineTactics(plan=job.plan, layers=built.tactics)
         lock = TacticLock(device=builder.device, engines=(own,))
         write_atomically(folder / tactics_file(job.plan), to_json(lock))
         count = counted(len({one.layer for one in built.tactics}), "layer")
-        caches.notes.append(f"{label}: tactics of {count} {'held' if wanted.layers else 'recorded'}")
+        caches.notes.append(f"{label}: tactics of {count} {'held' if job.tactics else 'recorded'}")
     return EngineArtifact(
         path=file_name,
         sha256=hashlib.sha256(built.engine).hexdigest(),
@@ -224,6 +224,5 @@ def _build(
     progress: ProgressSink,
     log: BuildLog,
 ) -> BuiltEngine:
-    blob = job.tactics.timing_cache if job.tactics else cache.blob if cache else None
-    given = BuildInput(Path(job.onnx), job.types, job.plan, blob, job.tactics)
+    given = BuildInput(Path(job.onnx), job.types, job.plan, cache.blob if cache else None, job.tactics)
     return builder.build(given, progress, log)

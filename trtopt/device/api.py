@@ -32,7 +32,6 @@ from trtopt.records import (
     ClockReading,
     ClockReference,
     DeviceInfo,
-    EngineTactics,
     LayerPass,
     LayerTactic,
     Shape,
@@ -464,14 +463,14 @@ ProgressSink = Callable[[str, float | None], None]
 class BuildInput:
     """What a builder makes an engine of; `types` are the element types that the graph contains.
 
-    `tactics` are to be held, or only recorded if it lists none; None: neither.
+    `tactics` are to be held, or what layers get is only recorded if there are none; None: neither.
     """
 
     onnx: Path
     types: tuple[str, ...]
     plan: BuildPlan
     timing_cache: bytes | None
-    tactics: EngineTactics | None = None
+    tactics: tuple[LayerTactic, ...] | None = None
 
 
 @dataclass(frozen=True)

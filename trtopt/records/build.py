@@ -140,21 +140,20 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
 
 
 class LayerTactic(Record, frozen=True, kw_only=True):
-    """What a layer got, numbers as the inspector writes them; by timing caches `layer` is a timing's key."""
+    """What a layer got, numbers as the inspector writes them."""
 
     layer: str
-    implementation: str = ""
+    implementation: str
     tactic: str
-    formats: tuple[str, ...] = ()
+    formats: tuple[str, ...]
     """Of inputs, then outputs: type, strides, and the axis that is a vector with its length."""
 
 
 class EngineTactics(Record, frozen=True, kw_only=True):
-    """The tactics of an engine; `timing_cache` has the keys of those that are held by one."""
+    """The tactics of an engine."""
 
     plan: BuildPlan
-    layers: tuple[LayerTactic, ...] = ()
-    timing_cache: bytes | None = None
+    layers: tuple[LayerTactic, ...]
 
 
 class TacticLock(Record, frozen=True, kw_only=True):

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from trtopt.builder.engine import tactics_file
 from trtopt.device.api import EngineBuilder
-from trtopt.errors import ArtifactError, UsageError
+from trtopt.errors import ArtifactError, OutputError, UsageError
+from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as
-from trtopt.files.outputs import check_output, json_kind, write_output
-from trtopt.inspect.inspector import read_inspector
+from trtopt.files.outputs import check_output, json_kind
+from trtopt.inspect.inspector import EngineLayer, read_inspector
 from trtopt.inspect.layers import OPAQUE_KINDS
 from trtopt.recipe import Recipe
-from trtopt.records import BuildPlan, EngineArtifact, EngineTactics, TacticLock, read_versioned, to_json
-from trtopt.targets import ONNXRUNTIME, RTX
+from trtopt.records import (
+    BuildPlan,
+    EngineArtifact,
+    EngineTactics,
+    LayerTactic,
+    TacticLock,
+    read_versioned,
+    to_json,
+)
+from trtopt.targets import TENSORRT, target_of
 from trtopt.workflows.cache_folder import NO_CACHE
 
-_KIND = json_kind("trtopt.lock")
 _NEW = "write a new lock with --lock, or omit --locked"
-_HAVE_NONE = {
-    RTX: "chooses kernels where an engine is loaded, not where it is built",
-    ONNXRUNTIME: "has no tactics",
-}
+_EXACT = {"float32", "float16", "bfloat16", "int32", "int64", "bool"}
+"""Types that layers convert to one another without a scale."""
 
 
 def open_lock(
@@ -31,12 +37,20 @@ def open_lock(
     """What a build is held to, or a lock of no engines if it only writes one; None: neither.
 
     UsageError: the backend or another option admits no lock. ArtifactError: `locked` is none for here.
+    OutputError: `lock` cannot be written, or is there.
     """
     if lock is None and locked is None:
         return None
     flag, backend = "--lock" if locked is None else "--locked", builder.backend
-    if (why := _HAVE_NONE.get(backend.name)) is not None:
-        raise UsageError(f"{flag}: {backend} {why}", f"omit {flag}, or give --backend tensorrt")
+    if backend.name != TENSORRT:
+        raise UsageError(
+            f"{flag}: {backend} chooses no tactics when it builds", f"omit {flag}, or give --backend tensorrt"
+        )
+    if not target_of(backend).algorithm_selector:
+        raise UsageError(
+            f"{flag}: {backend} repeats tactics by its timing cache",
+            f"give --timing-cache FILE in place of {flag}, and from the second build on --reproducible too",
+        )
     if recipe.timing_cache not in (None, NO_CACHE):
         raise UsageError(f"{flag} and --timing-cache would both decide the tactics", "omit one of them")
     if recipe.precision in ("int8", "fp8", "int4", "best") and recipe.verdict:
@@ -45,13 +59,13 @@ def open_lock(
             "add --no-verdict, or build the model that `trtopt quantize` wrote",
         )
     if lock is not None:
-        check_output(Path(lock), _KIND)
+        _check_new(Path(lock))
     if locked is None:
         return TacticLock(device=builder.device, engines=())
     with reading_as("a lock of tactics", Path(locked), "give a file that `trtopt build --lock` wrote"):
         found = read_versioned(read_bounded(Path(locked)), TacticLock)
-        if not found.engines:
-            raise ValueError("it has no engines")
+        if not found.engines or not all(one.layers for one in found.engines):
+            raise ValueError("it has no tactics, or an engine that has none")
     gpus = found.device.name, builder.device.name
     for of, now in ((found.engines[0].plan.backend, backend), gpus):
         if of != now:
@@ -59,10 +73,20 @@ def open_lock(
     return found
 
 
-def tactics_for(plan: BuildPlan, lock: TacticLock | None) -> EngineTactics | None:
+def _check_new(lock: Path) -> None:
+    """Refuse a lock that is there: the tactics of its build are known nowhere else."""
+    check_output(lock, json_kind("trtopt.lock"))
+    if lock.exists() and lock.stat().st_size:
+        raise OutputError(
+            f"{lock}: is there already, and is not replaced",
+            "build with its tactics by --locked, or remove it, or name another file",
+        )
+
+
+def tactics_for(plan: BuildPlan, lock: TacticLock | None) -> tuple[LayerTactic, ...] | None:
     """The tactics of a plan, as `BuildInput` has them; an ArtifactError says what the lock has otherwise."""
     if lock is None or not lock.engines:
-        return None if lock is None else EngineTactics(plan=plan)
+        return None if lock is None else ()
     own = {one.plan.label: one for one in lock.engines}.get(plan.label)
     if own is None:
         raise ArtifactError(f"--locked: the lock has no {plan.label}", _NEW)
@@ -70,13 +94,14 @@ def tactics_for(plan: BuildPlan, lock: TacticLock | None) -> EngineTactics | Non
         what = "graph: of another model, or rewritten or cast otherwise"
         what = what if "onnx_sha256" in changed else ", ".join(changed)
         raise ArtifactError(f"--locked: in the lock {plan.label} has another {what}", _NEW)
-    return own
+    return own.layers
 
 
 def write_lock(path: str | Path, folder: Path, engines: Sequence[EngineArtifact]) -> None:
     """One lock of all engines of a folder."""
     device, own = engines[0].device, tuple(_own(folder, engine) for engine in engines)
-    write_output(Path(path), to_json(TacticLock(device=device, engines=own)), _KIND)
+    _check_new(Path(path))
+    write_atomically(Path(path), to_json(TacticLock(device=device, engines=own)))
 
 
 def _own(folder: Path, engine: EngineArtifact) -> EngineTactics:
@@ -84,17 +109,26 @@ def _own(folder: Path, engine: EngineArtifact) -> EngineTactics:
 
 
 def lock_alarms(folder: Path, engines: Iterable[EngineArtifact]) -> Iterator[str]:
-    """What locks do not reach, by the inspector: layers that choose inside, or are not offered."""
+    """What locks do not reach, by the inspector."""
     for engine in engines:
-        own, text = _own(folder, engine), read_bounded(folder / engine.layers) if engine.layers else b""
-        asked = {one.layer for one in own.layers}
+        text = read_bounded(folder / engine.layers) if engine.layers else b""
+        asked = {one.layer for one in _own(folder, engine).layers}
         try:
             layers = read_inspector(text.decode(errors="replace")).layers
         except ArtifactError as error:
             yield f"{engine.plan.label}: what the lock does not reach is not known: {error.problem}"
             continue
-        for layer in layers:
-            is_beyond = own.timing_cache is None and layer.name not in asked and layer.tactic.strip("0x")
-            if layer.kind in OPAQUE_KINDS or is_beyond:  # caches have keys, not layers
-                where = f"{engine.plan.label}: {layer.name}"
-                yield f"{where}: TensorRT chooses by itself, whatever the lock: outputs may differ"
+        for name in (layer.name for layer in layers if _is_beyond(layer, asked)):
+            where = f"{engine.plan.label}: {name}"
+            yield f"{where}: TensorRT chooses by itself, whatever the lock: outputs may differ"
+
+
+def _is_beyond(layer: EngineLayer, asked: Collection[str]) -> bool:
+    """Whether a layer chooses inside, or was never offered and its tactic may decide values.
+
+    Reformats, which 8.6 never offers, copy or round to the nearest, except where they apply a scale.
+    """
+    if layer.kind == "Reformat":
+        types = {one.dtype for one in (*layer.inputs, *layer.outputs)}
+        return layer.name not in asked and len(types) > 1 and not types <= _EXACT
+    return layer.kind in OPAQUE_KINDS or (layer.name not in asked and bool(layer.tactic.strip("0x")))

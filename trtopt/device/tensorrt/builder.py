@@ -26,7 +26,7 @@ from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
 from trtopt.device.tensorrt.tactics import require_held, select
 from trtopt.device.tensorrt.timing_cache import attach, detach, hits_in, merge, require_unchanged, tactics_in
 from trtopt.errors import BuildError, DeviceMemoryError, RefusedGraphError, UnsupportedOpError, UsageError
-from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, LayerTactic, TensorSpec
+from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, TensorSpec
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS, Target
 
 
@@ -157,8 +157,8 @@ class TensorRTBuilder(EngineBuilder):
             formats = set_formats(trt, network, plan.io_layouts)
             config = builder.create_builder_config()
             add_profiles(trt, target, builder, network, config, plan)
-            if given.tactics is not None and target.algorithm_selector:
-                selector = select(trt, config, given.tactics.layers)
+            if given.tactics is not None:
+                selector = select(trt, config, given.tactics)
             applied = self._configure(config, given.types, plan.settings)
             if plan.multi_profile:
                 applied["optimization_profiles"] = str(config.num_optimization_profiles)
@@ -184,18 +184,16 @@ class TensorRTBuilder(EngineBuilder):
                 raise _failure("TensorRT could not build the engine", errors, bound)
             if plan.settings.reproducible:
                 require_unchanged(known, tactics_in(cache))
-            made = [] if selector is None else selector.made
-            if given.tactics is not None:
-                keys = tactics_in(cache) if selector is None else {}
-                made += [LayerTactic(layer=key, tactic=tactic) for key, tactic in keys.items()]
-                require_held(given.tactics.layers, made)
+            made = () if selector is None else tuple(selector.made)
+            if given.tactics:
+                require_held(given.tactics, made)
             return BuiltEngine(
                 engine=bytes(serialized),
                 inputs=_specs(network.get_input, network.num_inputs),
                 outputs=_specs(network.get_output, network.num_outputs),
                 config=applied,
                 timing_cache=detach(config, cache) if cache is not None else None,
-                tactics=tuple(made),
+                tactics=made,
             )
         finally:
             cache = config = selector = network = builder = None

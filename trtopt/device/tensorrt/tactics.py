@@ -7,7 +7,10 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from trtopt.errors import BuildError
+from trtopt.printable import some_of
 from trtopt.records import LayerTactic
+
+_NAMED = 12
 
 
 def select(trt: Any, config: Any, wanted: Collection[LayerTactic]) -> Any:
@@ -62,9 +65,9 @@ def require_held(wanted: Sequence[LayerTactic], made: Sequence[LayerTactic]) -> 
     """Check that layers got what a lock has, each as often; a layer that it does not have is not held."""
     locked, got = Counter(wanted), Counter(made)
     loose = list(dict.fromkeys(one.layer for one in (locked - got) + (got - locked)))
-    if wanted and loose:
+    if loose:
         layers = len({one.layer for one in (*wanted, *made)})
         raise BuildError(
-            f"--locked: held {layers - len(loose)} of {layers} layers; not held: {', '.join(loose)}",
+            f"--locked: held {layers - len(loose)} of {layers} layers; not held: {some_of(loose, _NAMED)}",
             "write a new lock with --lock, as TensorRT has other choices here; or omit --locked",
         )

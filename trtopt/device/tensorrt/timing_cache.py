@@ -22,7 +22,7 @@ def attach(config: Any, blob: bytes | None) -> Any:
     if not taken or (blob and len(blob) > len(empty) and len(bytes(cache.serialize())) <= len(empty)):
         raise TimingCacheError(
             "TensorRT refuses the timing cache: of another version or GPU, or damaged",
-            "give another --timing-cache file, one that does not exist yet is made; or write a new --lock",
+            "give another --timing-cache file; one that does not exist yet is made",
         )
     return cache
 

@@ -14,16 +14,24 @@ from tests.support.trt_exercise import DIGITS, builder
 from tests.support.trt_surface import Surface
 from trtopt.builder.engine import build_engine
 from trtopt.device.tensorrt.builder import TensorRTBuilder
-from trtopt.errors import ArtifactError, BuildError, TrtoptError, UsageError
+from trtopt.errors import ArtifactError, BuildError, OutputError, TrtoptError, UsageError
 from trtopt.recipe import Recipe
 from trtopt.records import DeviceInfo, Manifest, TacticLock, from_json, to_json
 from trtopt.workflows.build import build as workflow
 
 SLOW_FIRST = {"IAlgorithm.timing_msec": lambda algorithm: -algorithm._state["tactic"]}
+FP32, FP16, INT8 = (
+    {"Name": "x", "Dimensions": [8], "Format/Datatype": text}
+    for text in ("Row major linear FP32", "Row major linear FP16 format", "Row major Int8 format")
+)
+REFORMAT = {"LayerType": "Reformat", "TacticValue": "0x00000000000003e8"}
 LAYERS = {
     "Layers": [
         {"Name": "fc", "LayerType": "CaskGemm", "TacticValue": "0x0000000000000007"},
         {"Name": "nothing", "LayerType": "NoOp", "TacticValue": "0x0000000000000000"},
+        {**REFORMAT, "Name": "copied", "Inputs": [FP32], "Outputs": [FP32]},
+        {**REFORMAT, "Name": "rounded", "Inputs": [FP32], "Outputs": [FP16]},
+        {**REFORMAT, "Name": "scaled", "Inputs": [FP32], "Outputs": [INT8]},
         {"Name": "unasked", "LayerType": "CaskGemm", "TacticValue": "0x0000000000000003"},
         {"Name": "{ForeignNode[a...b]}", "LayerType": "Myelin", "TacticValue": "0x0000000000000000"},
     ]
@@ -82,15 +90,14 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("dump", ["tensorrt-8.6.0", "tensorrt-10.16.1.11"])
-def test_a_locked_build_has_the_tactics_of_the_build_that_wrote_the_lock(bench: Bench, dump: str) -> None:
-    bench.build("a", dump=dump, lock=bench.lock)
+def test_a_locked_build_has_the_tactics_of_the_build_that_wrote_the_lock(bench: Bench) -> None:
+    bench.build("a", lock=bench.lock)
     written = from_json(bench.lock.read_bytes(), TacticLock)
     assert [one.plan.label for one in written.engines] == ["batch1", "batch8"]
-    bench.build("b", dump=dump, returns=SLOW_FIRST, lock=bench.folder / "free.json")
-    locked = bench.build("c", dump=dump, returns=SLOW_FIRST, locked=bench.lock)
+    bench.build("b", returns=SLOW_FIRST, lock=bench.folder / "free.json")
+    locked = bench.build("c", returns=SLOW_FIRST, locked=bench.lock)
     assert bench.tactics("a") == bench.tactics("c")
-    assert dump != "tensorrt-8.6.0" or bench.tactics("a") != bench.tactics("b")
+    assert bench.tactics("a") != bench.tactics("b")
     assert all(engine.notes[-1].endswith("held") for engine in locked.engines)
     assert not (bench.folder / "store").exists()
 
@@ -107,8 +114,8 @@ def test_a_layer_that_is_not_held_fails_the_build_and_leaves_nothing(bench: Benc
 def test_what_the_lock_does_not_reach_is_an_alarm(bench: Bench) -> None:
     returns = {"EngineInspector.get_engine_information": json.dumps(LAYERS)}
     alarms = bench.build(returns=returns, lock=bench.lock, recipe=Recipe(batch=(8,), rewrite="none")).alarms
-    assert [alarm.split(": ")[1] for alarm in alarms] == ["unasked", "{ForeignNode[a...b]}"]
-    (unknown, *_) = bench.build("b", lock=bench.lock).alarms  # the inspector says nothing
+    assert [alarm.split(": ")[1] for alarm in alarms] == ["scaled", "unasked", "{ForeignNode[a...b]}"]
+    (unknown, *_) = bench.build("b", lock=bench.folder / "b.json").alarms  # the inspector says nothing
     assert "is not known" in unknown
 
 
@@ -135,6 +142,7 @@ def test_a_lock_of_something_else_is_refused_with_the_reason(
     ("terms", "option"),
     [
         ({"dump": "tensorrt_rtx-1.7.1.116"}, "--lock"),
+        ({"dump": "tensorrt-10.16.1.11"}, "timing cache"),
         ({"recipe": Recipe(precision="int8")}, "--precision"),
         ({"recipe": Recipe(timing_cache="mine.cache")}, "--timing-cache"),
     ],
@@ -147,8 +155,32 @@ def test_a_build_that_a_lock_cannot_decide_is_refused(
     assert not bench.lock.exists()
 
 
-def test_a_file_that_is_no_lock_is_refused(bench: Bench) -> None:
-    empty = TacticLock(device=DeviceInfo(kind="gpu", name="a GPU"), engines=())
-    bench.lock.write_bytes(to_json(empty))
-    with pytest.raises(ArtifactError, match="no engines"):
+def test_a_lock_that_is_there_is_kept(bench: Bench) -> None:
+    """`--lock` in place of `--locked` must neither pass nor forget the tactics."""
+    bench.build("a", lock=bench.lock)
+    before = bench.lock.read_bytes()
+    for terms in ({}, {"locked": bench.lock}):
+        with pytest.raises(OutputError, match="--locked"):
+            bench.build("b", returns=SLOW_FIRST, lock=bench.lock, **terms)
+    assert bench.lock.read_bytes() == before
+    assert not (bench.folder / "b").exists()
+
+
+def test_a_lock_that_holds_nothing_is_refused(bench: Bench) -> None:
+    bench.build("a", lock=bench.lock)
+    whole = from_json(bench.lock.read_bytes(), TacticLock)
+    bare = msgspec.structs.replace(whole.engines[1], layers=())
+    for engines in ((), (whole.engines[0], bare)):
+        bench.lock.write_bytes(to_json(msgspec.structs.replace(whole, engines=engines)))
+        with pytest.raises(ArtifactError, match="no tactics"):
+            bench.build("b", locked=bench.lock)
+    assert not (bench.folder / "b").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"schema": "trtopt.lock/1"}', b"\xff\x00"])
+def test_a_damaged_lock_is_refused(bench: Bench, damage: bytes) -> None:
+    bench.lock.write_bytes(damage)
+    with pytest.raises(ArtifactError):
         bench.build(locked=bench.lock)
+    with pytest.raises(ArtifactError):
+        bench.build(locked=bench.folder)
