@@ -76,7 +76,7 @@ def _rewritten(path: Path) -> None:
 
     backend, recipe = Backend(name="tensorrt", version="10.16"), Recipe(rewrite="all")
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        rewrite_into(Path(folder), read_onnx(path), path, recipe, backend, SILENT)
+        rewrite_into(Path(folder), read_onnx(path), recipe, backend, SILENT)
 
 
 def _built(backend: str) -> Callable[[Path], None]:

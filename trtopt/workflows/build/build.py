@@ -94,18 +94,22 @@ def build(
     """
     check_recipe(recipe)
     onnx = read_onnx(source := Path(model))
-    builder, why = _open(recipe, nvtx=nvtx)
+    choice = choose_for_building(recipe.backend)
+    if nvtx:
+        require_nvtx()
+    builder = open_builder(choice.name)
     check_opset(onnx, builder)
     # flags are validated before anything is written
-    plans = make_plans(with_typed_io(onnx, io_request(recipe), builder.backend), recipe, builder.backend)
-    check_request(onnx, recipe, builder.backend)
+    plans = make_plans(with_typed_io(onnx, recipe, builder.backend), recipe, builder.backend)
+    _check_request(onnx, recipe, builder.backend)
     tactics = open_lock(lock, locked, recipe, builder)
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
     replaced = _check_replaced(target, onnx, force)
+    why = f": {choice.reason}" if recipe.backend == "auto" else ""
     listener.notes([f"building with {builder.backend}{why}", *replaced])
     with folder_in_progress(target) as folder:
-        kept = keep_model(onnx, source, folder, recipe, builder.backend, listener)
+        kept = keep_model(onnx, folder, recipe, builder.backend, listener)
         with (
             nullcontext(executor) if executor else open_executor(recipe, builder, listener.note) as runs,
             _named_as_given(kept.onnx.path, source),
@@ -118,7 +122,7 @@ def build(
                 nvtx=nvtx,
                 lock=tactics,
             ).with_caches(recipe, folder, cache_dir)
-            made = select_engines(kept, recipe, workbench, folder)
+            made = _select_engines(kept, recipe, workbench, folder)
         if recipe.calib is not None:
             notes += range_notes(kept.onnx.inputs, open_data(recipe.calib))
         beyond = lock_alarms(folder, made.engines) if tactics is not None else ()
@@ -140,14 +144,6 @@ def _named_as_given(kept: str, source: Path) -> Iterator[None]:
         yield
     except BuildError as error:
         raise type(error)(error.problem.replace(kept, str(source)), error.remedy) from error
-
-
-def _open(recipe: Recipe, *, nvtx: bool) -> tuple[EngineBuilder, str]:
-    """The builder, and why it was chosen if not named; refuses what it cannot do."""
-    choice = choose_for_building(recipe.backend)
-    if nvtx:
-        require_nvtx()
-    return open_builder(choice.name), f": {choice.reason}" if recipe.backend == "auto" else ""
 
 
 def _check_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
@@ -195,7 +191,7 @@ BASELINE: Precision = "fp16"
 _NARROW = {"int8", "float8_e4m3fn", "int4"}
 
 
-def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
+def _check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     """Validate a recipe's precision and its data before anything is written."""
     _check_capabilities(recipe)
     if bounds_in(recipe.bounds).any and not _is_measured(recipe):
@@ -292,7 +288,7 @@ def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> UsageError
     return None
 
 
-def select_engines(kept: PreparedGraph, recipe: Recipe, workbench: Workbench, folder: Path) -> Manifest:
+def _select_engines(kept: PreparedGraph, recipe: Recipe, workbench: Workbench, folder: Path) -> Manifest:
     """Engines of a model in `folder`, in the requested precision, with the manifest of what was made.
 
     Quantised engines are measured against FP16 on machines that can run them, and selected only where they

@@ -71,8 +71,9 @@ def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
 
 def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
     """The graphs that a folder's engines are made of, where they lie."""
-    found = [read_onnx(folder / Path(graph.path).name) for graph in (manifest.onnx, *manifest.graphs)]
-    for there, graph in zip(found, (manifest.onnx, *manifest.graphs), strict=True):
+    graphs = (manifest.onnx, *manifest.graphs)
+    found = [read_onnx(folder / Path(graph.path).name) for graph in graphs]
+    for there, graph in zip(found, graphs, strict=True):
         if there.sha256 != graph.sha256:
             raise ArtifactError(
                 f"{there.path}: is not the model that the engines were built from", "build again"
@@ -167,18 +168,13 @@ def rebuilt_name(source: Path) -> Path:
 
 
 def rebuild_locked(
-    source: Path, output: Path | None = None, listener: Listener = SILENT, plugins: Sequence[str] = ()
+    source: Path, target: Path, listener: Listener = SILENT, plugins: Sequence[str] = ()
 ) -> tuple[Manifest, list[str]]:
     """Build a folder's engines again, from its graphs, plans and timing cache; returns the differences.
 
-    Args:
-        source: a build folder.
-        output: the folder to make; by default `rebuilt_name`.
-        listener: receives progress and notes.
-        plugins: the libraries that may be loaded; see `check_plugins`.
+    `plugins` are the libraries that may be loaded, see `check_plugins`.
     """
     manifest = read_manifest(source)
-    target = output or rebuilt_name(source)
     if target.resolve() == source.resolve():
         raise UsageError(f"{target}: is the build itself", "give another folder with -o")
     if is_build_folder(target) and not _is_rebuild_of(manifest, target):

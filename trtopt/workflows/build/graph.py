@@ -19,7 +19,7 @@ from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.recipe import Recipe, io_request
 from trtopt.records import Backend, EngineArtifact, Manifest, OnnxArtifact, RewriteSummary, to_json
 from trtopt.records.precision import OutputDifference
-from trtopt.records.tensors import IoRequest, TypedTensor
+from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import CastRequest, QuantizeOptions
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rules import build_rules
@@ -71,29 +71,24 @@ class PreparedGraph:
 
 
 def keep_model(
-    onnx: OnnxArtifact,
-    source: Path,
-    folder: Path,
-    recipe: Recipe,
-    backend: Backend,
-    listener: Listener,
+    onnx: OnnxArtifact, folder: Path, recipe: Recipe, backend: Backend, listener: Listener
 ) -> PreparedGraph:
     """The user's model in a folder, its inputs and outputs as requested, rewritten if requested and possible.
 
     The recipe's samples take part in verifying the new inputs.
     """
     _check_roles(onnx)
-    io = io_request(recipe)
+    io, source = io_request(recipe), Path(onnx.path)
     if io.is_empty:
-        kept = rewrite_into(folder, onnx, source, recipe, backend, listener)
-        return replace(kept, io=_recorded_io(source))
+        kept = rewrite_into(folder, onnx, recipe, backend, listener)
+        return replace(kept, io=recorded_in(load_graph(source)))
     listener.phase(source.name, "typing inputs and outputs")
     check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
     with scratch_beside(folder / MODEL_FILE) as scratch:
         made = type_graph(model_file.load(source), io, data=recipe.calib)
         file = scratch / MODEL_FILE
         model_file.save(made.model, file)
-        kept = rewrite_into(folder, read_onnx(file), file, recipe, backend, listener)
+        kept = rewrite_into(folder, read_onnx(file), recipe, backend, listener)
     stated = tuple(one for one in made.tensors if one.dtype != "int8" or one.scale is not None)
     typed = msgspec.structs.replace(kept.onnx, parent=onnx.sha256)
     notes = (*describe(stated, made.checked), *kept.notes)
@@ -101,18 +96,19 @@ def keep_model(
 
 
 def rewrite_into(
-    folder: Path, onnx: OnnxArtifact, source: Path, recipe: Recipe, backend: Backend, listener: Listener
+    folder: Path, onnx: OnnxArtifact, recipe: Recipe, backend: Backend, listener: Listener
 ) -> PreparedGraph:
-    """The model at `source`, rewritten for this TensorRT by the rules that the recipe names.
+    """The model, rewritten for this TensorRT by the rules that the recipe names.
 
     One that cannot be rewritten or verified is copied, with a note.
     """
     if recipe.rewrite == "none" and not recipe.add_rule:
-        return PreparedGraph(_copy(onnx, source, folder))
+        return PreparedGraph(_copy(onnx, folder))
+    source = Path(onnx.path)
     listener.phase(source.name, "rewriting the graph")
 
     def unchanged(note: str, summary: RewriteSummary | None = None) -> PreparedGraph:
-        return PreparedGraph(_copy(onnx, source, folder), rewrite=summary, notes=(note,))
+        return PreparedGraph(_copy(onnx, folder), rewrite=summary, notes=(note,))
 
     size = sum(file.stat().st_size for file in model_file.load(source).files)
     free = _available_memory()
@@ -169,17 +165,13 @@ def _check_roles(onnx: OnnxArtifact) -> None:
             )
 
 
-def _recorded_io(source: Path) -> tuple[TypedTensor, ...]:
-    """What a file says of its inputs and outputs, if trtopt typed them."""
-    return recorded_in(load_graph(source))
-
-
-def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxArtifact:
+def with_typed_io(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> OnnxArtifact:
     """The model as its inputs and outputs will be, to check shapes before anything is written."""
+    io = io_request(recipe)
     if io.is_empty:
         return onnx
     check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
-    recorded = _recorded_io(Path(onnx.path))
+    recorded = recorded_in(load_graph(Path(onnx.path)))
     return msgspec.structs.replace(
         onnx,
         inputs=type_specs(onnx.inputs, io, recorded),
@@ -190,8 +182,9 @@ def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxAr
 _OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST}
 
 
-def _copy(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
+def _copy(onnx: OnnxArtifact, folder: Path) -> OnnxArtifact:
     """Copy the model, and its external data under the names that the model knows, into the build folder."""
+    source = Path(onnx.path)
     _, *files = model_file.load(source).files
     for name in {str(file.relative_to(source.parent)) for file in files} & _OWN_NAMES:
         raise InvalidModelError(

@@ -142,9 +142,9 @@ class _Subject:
         """B's graph rewritten, or its float one quantised again; without data on random ranges."""
         report, data = self._report, self._request.data
         if report is None:
-            recipe, source = Recipe(rewrite="none", add_rule=values), Path(self._graph.path)
+            recipe = Recipe(rewrite="none", add_rule=values)
             backend = self._engine.artifact.plan.backend
-            return rewrite_into(folder, self._graph, source, recipe, backend, self._listener).onnx
+            return rewrite_into(folder, self._graph, recipe, backend, self._listener).onnx
         forms = str(parse_forms(",".join((report.forms, *(values if name == "forms" else ())))))
         if name == "forms" and forms == report.forms:
             return self._graph

@@ -246,16 +246,20 @@ _UNTYPED = (None, "fp32")
 
 @dataclass(frozen=True)
 class Swept:
-    """What is swept: the model, where it lies, how it is built, into which folder, and every combination."""
+    """What is swept: the model, how it is built, into which folder, and every combination."""
 
     onnx: OnnxArtifact
-    source: Path
     request: SweepRequest
     builder: EngineBuilder
     folder: Path
     executor: Executor
     settings: tuple[SweepSetting, ...]
     terms: SweepTerms
+
+    @property
+    def source(self) -> Path:
+        """Where the model lies."""
+        return Path(self.onnx.path)
 
     @property
     def recipe(self) -> Recipe:
@@ -395,7 +399,7 @@ class Builds:
     def _prepare(self, folder: Path, precision: str | None) -> Manifest:
         swept, listener = self._swept, self._listener
         backend = swept.builder.backend
-        kept = keep_model(swept.onnx, swept.source, folder, swept.recipe, backend, listener)
+        kept = keep_model(swept.onnx, folder, swept.recipe, backend, listener)
         calib = swept.calib_for(precision)
         recipe = msgspec.structs.replace(swept.recipe, precision=precision, calib=calib)
         made = prepare_graph(kept, recipe, backend)

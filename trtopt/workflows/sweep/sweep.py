@@ -102,7 +102,6 @@ def terms_of(onnx: OnnxArtifact, request: SweepRequest, builder: EngineBuilder) 
 
 def check_sweep(
     onnx: OnnxArtifact,
-    source: Path,
     folder: Path,
     request: SweepRequest,
     builder: EngineBuilder,
@@ -110,7 +109,7 @@ def check_sweep(
 ) -> Swept:
     """Validate all options for a model before anything is built."""
     settings, terms = settings_of(onnx, request), terms_of(onnx, request, builder)
-    swept = Swept(onnx, source, request, builder, folder, executor, settings, terms)
+    swept = Swept(onnx, request, builder, folder, executor, settings, terms)
     recipe, backend = swept.recipe, builder.backend
     if recipe.dynamic:
         raise UsageError(
@@ -136,7 +135,7 @@ def check_sweep(
     for setting in settings:
         with_streams(terms.contract, setting.streams)
         recipe = swept.recipe_for(setting)
-        make_plans(with_typed_io(onnx, io_request(recipe), backend), recipe, backend)
+        make_plans(with_typed_io(onnx, recipe, backend), recipe, backend)
     return swept
 
 
@@ -154,7 +153,7 @@ def sweep(request: SweepRequest, listener: Listener = SILENT) -> SweepReport:
     folder = Path(request.output) if request.output is not None else Path(f"{source.stem}.sweep")
     onnx = read_onnx(source)
     with executor_for([onnx], request, listener) as (builder, executor):
-        return run_checked(check_sweep(onnx, source, folder, request, builder, executor), listener)
+        return run_checked(check_sweep(onnx, folder, request, builder, executor), listener)
 
 
 @contextmanager
@@ -301,7 +300,7 @@ def sweep_models(models: Sequence[Path], request: SweepRequest, listener: Listen
         for model, onnx in graphs.items():
             folder = Path(request.output or "") / f"{model.stem}.sweep"
             try:
-                sweeps.append(check_sweep(onnx, model, folder, request, builder, executor))
+                sweeps.append(check_sweep(onnx, folder, request, builder, executor))
             except TrtoptError as error:
                 raise type(error)(f"{model}: {error.problem}", error.remedy) from None
         for one in sweeps:

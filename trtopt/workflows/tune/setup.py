@@ -26,7 +26,7 @@ from trtopt.files.outputs import remove_abandoned
 from trtopt.measure.contracts import contract_for
 from trtopt.measure.loop.interleaved import BLOCK_QUERIES
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import WHERE, Recipe, batch_sizes, io_request, recipe_json
+from trtopt.recipe import WHERE, Recipe, batch_sizes, recipe_json
 from trtopt.records import (
     Ledger,
     Manifest,
@@ -264,7 +264,7 @@ def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
             listener.note(f"{path}: nothing is there to continue: starting")
         with open_executor(request.recipe, builder, listener.note) as executor:
             executor.require_measuring()
-            typed = with_typed_io(onnx, io_request(request.recipe), builder.backend)
+            typed = with_typed_io(onnx, request.recipe, builder.backend)
             with samples_of(request.data, typed, folder.path, budget_s, listener) as samples:
                 yield Setup(
                     source=source,

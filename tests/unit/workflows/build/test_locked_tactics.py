@@ -13,6 +13,7 @@ from tests.support.scripted_device.script import Script
 from tests.support.trt_exercise import DIGITS, builder
 from tests.support.trt_surface import Surface
 from trtopt.builder.engine import build_engine
+from trtopt.device.backends import BackendChoice
 from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.errors import ArtifactError, BuildError, OutputError, TrtoptError, UsageError
 from trtopt.recipe import Recipe
@@ -74,7 +75,9 @@ class Bench:
     ) -> Manifest:
         by = builder(Surface(dump, returns))
         by.device = DeviceInfo(kind="gpu", name=gpu)
-        self._monkeypatch.setattr(workflow, "_open", lambda recipe, nvtx: (by, ""))
+        choice = BackendChoice("tensorrt", "requested")
+        self._monkeypatch.setattr(workflow, "choose_for_building", lambda requested: choice)
+        self._monkeypatch.setattr(workflow, "open_builder", lambda name: by)
         recipe = recipe or Recipe(batch=(1, 8), rewrite="none")
         cache = self.folder / "store"
         executor: Any = Here(by)
