@@ -393,7 +393,7 @@ class View:
 
     def markdown(self) -> str:
         """The headline, tables and lists for a pull request, with all notes."""
-        parts, said = [f"**{self.headline}**\n"], {self.headline}
+        parts, said = [f"**{_markdown_text(self.headline)}**\n"], {self.headline}
         for block in (Lines([self.title] if self.title else []), *self.on("terminal", verbose=False)):
             if isinstance(block, Table):
                 parts.append(_markdown_table(block, said))
@@ -485,11 +485,16 @@ def _markdown_table(block: Table, said: Collection[str]) -> str:
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(visible(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(map(_markdown_text, cells))} |"
 
 
 def _markdown_list(lines: Sequence[str]) -> str:
-    return "".join(f"- {visible(line)}\n" for line in lines)
+    return "".join(f"- {_markdown_text(line)}\n" for line in lines)
+
+
+def _markdown_text(text: str) -> str:
+    """What is not to be a cell's end, nor HTML."""
+    return re.sub(r"[\\|<]", r"\\\g<0>", visible(text))
 
 
 def _html_table(block: Table) -> str:

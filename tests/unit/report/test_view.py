@@ -82,7 +82,7 @@ def test_markdown_begins_with_the_headline_escapes_cells_and_ends_with_the_notes
     view = View("", [rows(), Lines(["below"])], [Note(Severity.NOTE, "noted", 8)])
     assert view.markdown() == (
         "**times**\n\n| name | ms | unknown |\n|:--|--:|:--|\n"
-        "| a\\|b [bold]<i>\\x1b | 1.50 | – |\n| slow | 12.25 | – |\n| c | – | – |\n"
+        "| a\\|b [bold]\\<i>\\\\x1b | 1.50 | – |\n| slow | 12.25 | – |\n| c | – | – |\n"
         "\n- below\n\n- noted at batch 8\n"
     )
 
