@@ -53,17 +53,14 @@ def history_view(report: HistoryReport) -> View:
 
 
 def _gate_row(series: HistorySeries) -> GateRow:
+    """Inputs come last in its name, which a dashboard may cut."""
     inputs = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in series.shapes.items())
     where = f"{series.contract.name}, {series.device}, {series.backend}"
-    is_slower, reasons = series.verdict == "SLOWER", [series.reason]
-    if is_slower and series.changes:
-        reasons.append(_causes_text(series.changes[-1]))
-    return GateRow(
-        f"trtopt {series.mode}, {series.engine} ({inputs}), {where}",
-        "slower" if is_slower else _OPEN.get(series.verdict, "ok"),
-        "; ".join(reasons),
-        (series.runs[-1].main_ms,),
-    )
+    name, ms = f"trtopt {series.mode}, {series.engine}, {where}: {inputs}", (series.runs[-1].main_ms,)
+    if series.verdict != "SLOWER":
+        return GateRow(name, _OPEN.get(series.verdict, "ok"), series.reason, ms)
+    slower = [change for change in series.changes if change.ratio > 1] or series.changes
+    return GateRow(name, "slower", f"{series.reason}; {_causes_text(slower[-1])}", ms)
 
 
 def _figures(report: HistoryReport) -> Iterator[Figures]:

@@ -61,38 +61,51 @@ def add(request: HistoryAddRequest) -> tuple[Path, ...]:
 
 
 def _keep(path: Path, folder: Path) -> Path:
-    kept, content = folder / _name(path), read_bounded(path)
+    kept, content = folder / _name(path, _read(path)), read_bounded(path)
     if not (kept.is_file() and read_bounded(kept) == content):  # a damaged one is replaced
         write_atomically(kept, content)
     return kept
 
 
-def _name(path: Path) -> str:
-    """A result's name in a history; later ones sort behind earlier ones."""
-    created, digest = _read(path).created, hashlib.sha256(read_bounded(path)).hexdigest()
-    return f"{created.replace(':', '-')}-{digest[:_DIGITS]}.json"
+def _name(path: Path, report: BenchReport) -> str:
+    """A result's name in a history."""
+    digest = hashlib.sha256(read_bounded(path)).hexdigest()
+    return f"{report.created.replace(':', '-')}-{digest[:_DIGITS]}.json"
 
 
 def history(request: HistoryRequest) -> HistoryReport:
-    """Judge all that the folder holds, up to `result`; a damaged file is named and left out."""
-    folder = Path(request.folder)
-    last = None if request.result is None else _name(Path(request.result))
-    if last is not None and not (folder / last).is_file():
-        add_it = f"trtopt history add {folder} {request.result}"
-        raise UsageError(f"{folder}: does not hold {request.result}", f"{add_it} adds it")
+    """Judge all that the folder holds; with `result` that of its device, up to it.
+
+    A damaged file is named and left out.
+    """
+    folder, last = Path(request.folder), None
+    if request.result is not None:
+        report = _read(Path(request.result))
+        last = (_name(Path(request.result), report), report)
+        if not (folder / last[0]).is_file():
+            add_it = f"trtopt history add {folder} {request.result}"
+            raise UsageError(f"{folder}: does not hold {request.result}", f"{add_it} adds it")
     series, notes = series_of(_results(folder, last))
     if not (series or notes):
         raise UsageError(f"{folder}: holds no results", f"trtopt history add {folder} bench.json adds one")
     return HistoryReport(folder=str(folder), series=series, notes=notes)
 
 
-def _results(folder: Path, last: str | None) -> Iterator[NamedResult]:
+def _results(folder: Path, last: tuple[str, BenchReport] | None) -> Iterator[NamedResult]:
     for path in sorted(folder.glob("*.json")):
-        if last is None or path.name <= last:
-            try:
-                yield path.name, _read(path)
-            except TrtoptError as error:
-                yield path.name, error
+        try:
+            report = _read(path)
+        except TrtoptError as error:
+            yield path.name, error
+        else:
+            if last is None or _is_before(path.name, report, *last):
+                yield path.name, report
+
+
+def _is_before(name: str, report: BenchReport, last_name: str, last: BenchReport) -> bool:
+    """Whether it is of the same device and no newer."""
+    is_alike = report.environment.device.name == last.environment.device.name
+    return is_alike and (report.created, name) <= (last.created, last_name)
 
 
 def _read(path: Path) -> BenchReport:
@@ -259,7 +272,11 @@ def _series(runs: Sequence[_Run], newest: str, late: Sequence[str]) -> HistorySe
         verdict = "UNTRUSTWORTHY"
         reason = f"{late[0]} may be newer: replace it, or move it out of the folder"
     elif runs[-1].file != newest:
-        verdict, reason = "UNTRUSTWORTHY", f"{newest}, the newest of this device, has no trustworthy figures"
+        verdict = "UNTRUSTWORTHY"
+        reason = (
+            f"{newest}, the newest of this device, has no trustworthy figures of it: measure it again, or "
+            "begin another folder for what is measured now"
+        )
     else:
         verdict, reason = _judge(columns, [0, *(one.index for one in points), len(runs)])
     return msgspec.structs.replace(

@@ -35,6 +35,9 @@ def test_the_gate_says_what_slowed_a_series_down() -> None:
     ((outcome, reason),) = gate_of(*runs_of([1.0] * 12 + [1.05] * 5))
     assert outcome == "slower"
     assert "code: 0000000b → 0000000c" in reason
+    ((outcome, reason),) = gate_of(*runs_of([1.0] * 22 + [1.3] * 10 + [1.1] * 10))
+    assert outcome == "slower"
+    assert "code: 00000015 → 00000016" in reason  # not where it became faster again
 
 
 def test_a_history_of_which_nothing_can_be_read_does_not_pass() -> None:

@@ -127,6 +127,28 @@ def test_a_slow_result_is_judged_by_itself_whatever_the_clock_of_its_host(
     assert (found.verdict, len(found.runs)) == ("UNDECIDED", 11)
 
 
+def test_a_result_is_judged_by_what_is_of_its_device_and_no_newer_whatever_files_are_called(
+    tmp_path: Path,
+) -> None:
+    """Another device that became slower is another host's; what cannot be read may be anything."""
+    folder, paths = tmp_path / "history", []
+    for number, result in enumerate([*runs_of([1.0] * 10), *runs_of([1.0] * 12 + [1.5] * 5)]):
+        if number >= 10:
+            device = msgspec.structs.replace(result.environment.device, name="another")
+            environment = msgspec.structs.replace(result.environment, device=device)
+            result = msgspec.structs.replace(result, environment=environment)
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_bytes(to_json(result))
+    add(HistoryAddRequest(folder, paths[8:]))
+    for number in range(8):
+        paths[number].rename(folder / f"by-hand-{number}.json")
+    assert {one.verdict for one in history(HistoryRequest(folder)).series} == {"SAME", "SLOWER"}
+    (found,) = history(HistoryRequest(folder, paths[9])).series
+    assert (found.verdict, len(found.runs)) == ("SAME", 10)
+    (folder / "by-hand-9.json").write_text("{}")
+    assert history(HistoryRequest(folder, paths[9])).series[0].verdict == "UNTRUSTWORTHY"
+
+
 def test_times_of_other_time_zones_are_in_order(results: list[Path], tmp_path: Path) -> None:
     dated(results[-1], "2026-01-09T23:00:00-05:00")  # 04:00 of the tenth, after the one of 00:00
     dated(results[-2], "2026-01-10T02:00:00+00:00")
