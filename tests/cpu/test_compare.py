@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import trtopt
 from tests.support.command_line import CommandLine
+from trtopt.cli.main import cli
+from trtopt.errors import OutputError
 from trtopt.records import to_json
 
 
@@ -297,6 +301,22 @@ def test_a_comparison_that_fails_replaces_what_an_earlier_one_passed(
     assert json.loads((trtopt_cli.folder / "github-action-benchmark").read_text()) == []
 
 
+def test_what_cannot_be_exported_leaves_no_other_file_to_pass(
+    result: Path, trtopt_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The summary would be larger than files may be."""
+    monkeypatch.chdir(trtopt_cli.folder)
+    Path("summary").write_text("of an earlier step\n" * 1000)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, most))
+    try:
+        done = CliRunner().invoke(cli, ["compare", str(result), str(result), *exports("junit", "summary")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert isinstance(done.exception, OutputError)
+    assert cases_in(trtopt_cli.folder) == ["error"]
+
+
 def test_a_summary_is_appended_and_no_other_file_is_written_over(
     result: Path, trtopt_cli: CommandLine
 ) -> None:
@@ -308,6 +328,9 @@ def test_a_summary_is_appended_and_no_other_file_is_written_over(
     assert users.read_text().count("| 8 |") == 2
     for name in ("junit", "badge", "bencher", "github-action-benchmark"):
         trtopt_cli.fails(1, "compare", result, result, "--export", f"{name}={users}")
+    for name, content in (("other.json", b'{"schema": 1}'), ("model.onnx", b"\x08\x08\x12\x01")):
+        (trtopt_cli.folder / name).write_bytes(content)
+        trtopt_cli.fails(1, "compare", result, result, "--export", f"summary={name}")
     trtopt_cli.fails(2, "compare", result, result, "--export", f"junit={result}")
     trtopt_cli.fails(2, "compare", result, result, "--export", "junit=")
     trtopt_cli.fails(2, "compare", result, result, "--export", "xml=out.xml")

@@ -24,8 +24,8 @@ from trtopt.cli.outputs import (
     check_alarms,
     end_gate,
     export_option,
-    exported_failure,
     file_of,
+    gate,
     json_option,
     strict_option,
     takes_stdout,
@@ -328,7 +328,7 @@ def compare(
 
     if request.b is None and export:
         raise UsageError("--export: there is no B to give a verdict on", "give B, or omit --export")
-    with exported_failure("compare", export):
+    with gate("compare", export):
         with listening() as listener:
             compared = run(request, listener)
         view = compared.view
@@ -337,8 +337,8 @@ def compare(
             raise DeviceError(
                 compared.failure, "earlier measurements are kept; check the GPU with nvidia-smi"
             )
-    if request.b is not None:
-        end_gate(export, view)
+        if request.b is not None:
+            end_gate(export, view)
 
 
 @command("measure.ExplainRequest", exceptions=("--duration",))
@@ -403,10 +403,10 @@ def check_history(request: HistoryRequest, json: JsonOutput | None, export: tupl
     from trtopt.cli.console import show_result
     from trtopt.workflows.history import history as run
 
-    with exported_failure("history check", export):
+    with gate("history check", export):
         report = run(request)
         show_result(json, report)
-    end_gate(export, report.view)
+        end_gate(export, report.view)
 
 
 @command("build.SweepRequest", synonyms=("grid", "scan"))

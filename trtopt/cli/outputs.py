@@ -136,22 +136,17 @@ class Export:
     @property
     def kind(self) -> Kind:
         """What may be written over, or appended to."""
-        from trtopt.files.outputs import kind_beginning
+        from trtopt.files.outputs import TEXT, kind_beginning
 
-        return kind_beginning("of this format", *self.format.begins)
+        begins = self.format.begins
+        return kind_beginning("of this format", *begins) if begins else TEXT
 
     def write(self, view: View) -> None:
         """Write what the gate says of a result."""
-        from trtopt.files.atomic import writing
-        from trtopt.files.outputs import check_output, write_output
+        from trtopt.files.outputs import append_output, write_output
 
-        content = self.format.write(view)
-        if not self.format.is_appended:
-            write_output(self.path, content, self.kind)
-            return
-        check_output(self.path, self.kind)
-        with writing(self.path), self.path.open("ab") as file:  # in place: a runner may be another user
-            file.write(content)
+        put = write_output if self.format.begins else append_output
+        put(self.path, self.format.write(view), self.kind)
 
 
 class _ExportType(Output):
@@ -176,10 +171,12 @@ export_option = click.option(
 
 
 @contextmanager
-def exported_failure(command: str, exports: Sequence[Export]) -> Iterator[None]:
-    """Export what ends the block early, in place of verdicts: no file of an earlier run is left to pass."""
+def gate(command: str, exports: Sequence[Export]) -> Iterator[None]:
+    """Export what ends the block in place of a verdict: no file that can be written is left to pass."""
     try:
         yield
+    except click.exceptions.Exit:
+        raise
     except BaseException as error:
         from trtopt.errors import OutputError
         from trtopt.report.view import GateRow, View

@@ -27,21 +27,20 @@ _COLOURS: dict[GateOutcome, str] = {
 
 @dataclass(frozen=True)
 class Format:
-    """How a view is written; `begins` is how one knows a file that trtopt wrote, and may write over."""
+    """How a view is written, over a file that `begins` so, as trtopt's do; appended to any text if empty."""
 
     write: Callable[[View], bytes]
-    begins: tuple[bytes, ...]
-    is_appended: bool = False
+    begins: tuple[bytes, ...] = ()
 
 
 def junit(view: View) -> bytes:
     """A test case for each row: a failure where it is slower or wrong, an error where nothing is shown."""
     names = {"ok": "system-out", "slower": "failure", "wrong": "failure"}
     tags = [names.get(row.outcome, "error") for row in view.gate]
-    totals = {"tests": len(tags), "failures": tags.count("failure"), "errors": tags.count("error")}
-    attributes = {"name": "trtopt", **{name: str(count) for name, count in totals.items()}}
-    suites = Element("testsuites", attributes)
-    suite = SubElement(suites, "testsuite", attributes)
+    counts = {"tests": len(tags), "failures": tags.count("failure"), "errors": tags.count("error")}
+    totals = {"name": "trtopt", **{name: str(count) for name, count in counts.items()}}
+    suites = Element("testsuites", totals)
+    suite = SubElement(suites, "testsuite", totals)
     for tag, row in zip(tags, view.gate, strict=True):
         case = SubElement(suite, "testcase", classname="trtopt", name=visible(row.name))
         why = {} if row.outcome == "ok" else {"type": row.outcome, "message": visible(row.reason)}
@@ -77,13 +76,15 @@ def github_action_benchmark(view: View) -> bytes:
 
 
 def bencher(view: View) -> bytes:
-    """Bencher Metric Format: nanoseconds, the unit of its measure `latency`."""
+    """Bencher Metric Format: nanoseconds, the unit of its measure `latency`; names of up to 1024 bytes."""
     names = ("value", "lower_value", "upper_value")
     metrics = {
-        visible(row.name): {name: 1e6 * ms for name, ms in zip(names, row.ms, strict=False)}
+        visible(row.name).encode()[:1024].decode(errors="ignore"): {
+            "latency": {name: 1e6 * ms for name, ms in zip(names, row.ms, strict=False)}
+        }
         for row in _measured(view)
     }
-    return _json({name: {"latency": metric} for name, metric in metrics.items()})
+    return _json(metrics)
 
 
 def _measured(view: View) -> Iterator[GateRow]:
@@ -96,7 +97,7 @@ def _json(value: object) -> bytes:
 
 FORMATS = {
     "junit": Format(junit, (b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="trtopt"',)),
-    "summary": Format(lambda view: f"\n{view.markdown()}\n".encode(), (b"",), is_appended=True),
+    "summary": Format(lambda view: f"\n{view.markdown()}\n".encode()),
     "badge": Format(badge, (b'{"schemaVersion":1,"label":"trtopt"',)),
     "github-action-benchmark": Format(github_action_benchmark, (b'[{"name":"trtopt ', b"[]")),
     "bencher": Format(bencher, (b'{"trtopt ', b"{}")),

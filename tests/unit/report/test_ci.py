@@ -75,7 +75,12 @@ def test_dashboards_get_the_figures_that_can_be_believed_in_their_units() -> Non
     }
 
 
+def test_a_name_is_no_longer_than_bencher_takes() -> None:
+    (name,) = json.loads(written("bencher", GateRow(f"trtopt {'×' * 1024}", "ok", "", (1.0,))))
+    assert len(name.encode()) == 1023  # not in the middle of a character
+
+
 @pytest.mark.parametrize("rows", [(OK,), (FAILED,)])
-@pytest.mark.parametrize("name", [name for name, one in FORMATS.items() if not one.is_appended])
+@pytest.mark.parametrize("name", [name for name, one in FORMATS.items() if one.begins])
 def test_what_is_written_is_known_again_as_trtopts(name: str, rows: tuple[GateRow, ...]) -> None:
     assert written(name, *rows).startswith(FORMATS[name].begins)
