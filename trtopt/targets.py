@@ -103,8 +103,6 @@ class Target:
     """Whether internal options of the builder can be set."""
     editable_cache: bool
     """Whether timing caches can list their entries."""
-    algorithm_selector: bool
-    """Whether IAlgorithmSelector locks tactics; it is deprecated where caches are editable."""
     async_allocator: bool
     compute_capability_choice: bool
     needs_gpu_to_build: bool
@@ -115,6 +113,11 @@ class Target:
     """The containers of Triton that have it, by their release notes and NVIDIA's compatibility matrix."""
     profile_sharing: str | None
     """The preview feature without which one context at a time may use an optimisation profile."""
+
+    @property
+    def algorithm_selector(self) -> bool:
+        """Whether IAlgorithmSelector chooses tactics; where caches are editable it is deprecated."""
+        return self.timing_cache and not self.editable_cache
 
 
 _8_6 = Target(
@@ -151,7 +154,6 @@ _8_6 = Target(
     tiling=False,
     build_routes=False,
     editable_cache=False,
-    algorithm_selector=True,
     async_allocator=False,
     compute_capability_choice=False,
     needs_gpu_to_build=True,
@@ -194,14 +196,7 @@ _10_0 = replace(
     profile_sharing=None,
 )
 _10_1 = replace(_10_0, since=(10, 1), device_memory="device_memory_size_v2", triton_releases="24.06 to 24.12")
-_10_8 = replace(
-    _10_1,
-    since=(10, 8),
-    editable_cache=True,
-    algorithm_selector=False,
-    tiling=True,
-    triton_releases="25.01 or newer",
-)
+_10_8 = replace(_10_1, since=(10, 8), editable_cache=True, tiling=True, triton_releases="25.01 or newer")
 _11 = replace(
     _10_8,
     name="11",

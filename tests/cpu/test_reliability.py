@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.command_line import DIGITS, CommandLine
 from tests.support.killing import run_killed
-from trtopt.errors import ArtifactError, UsageError
+from trtopt.errors import ArtifactError, OutputError, UsageError
 from trtopt.files.manifests import hashes_of, read_listed, read_manifest, write_manifest
 from trtopt.records import Manifest
 from trtopt.requests.measure import ProfileRequest
@@ -71,12 +71,23 @@ def test_a_locked_build_needs_the_graphs_and_no_engine(folder: Path, tmp_path: P
     (folder / "batch1.tactics.json").write_text("of that engine")
     manifest = read_manifest(folder)
     write_manifest(folder, manifest, hashes_of(folder) | manifest.files)
+    edited(folder / "batch1.tactics.json")
     rebuild_locked(folder, tmp_path / "again")
     assert check_folder(tmp_path / "again").is_whole
     assert not (tmp_path / "again" / "batch1.tactics.json").exists()
     edited(folder / "model.onnx")
     with pytest.raises(ArtifactError, match=r"model\.onnx"):
         rebuild_locked(folder, tmp_path / "once-more")
+
+
+def test_a_rebuild_does_not_replace_a_build_with_locked_tactics(folder: Path, tmp_path: Path) -> None:
+    """Its line has `--locked`, as a rebuild's has, and it is of the same model."""
+    shutil.copytree(folder, locked := tmp_path / "locked")
+    (locked / "batch1.tactics.json").write_text("as in the lock")
+    manifest = msgspec.structs.replace(read_manifest(locked), argv=("trtopt", "build", "--locked", "a.json"))
+    write_manifest(locked, manifest)
+    with pytest.raises(OutputError, match="another build"):
+        rebuild_locked(folder, locked)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "sweep.json", "ledger.json", "batch8.engine"])

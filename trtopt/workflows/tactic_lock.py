@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from trtopt.builder.engine import tactics_file
 from trtopt.device.api import EngineBuilder
 from trtopt.errors import ArtifactError, OutputError, UsageError
-from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.outputs import check_output, json_kind
 from trtopt.inspect.inspector import EngineLayer, read_inspector
@@ -17,15 +16,14 @@ from trtopt.recipe import Recipe
 from trtopt.records import (
     BuildPlan,
     EngineArtifact,
-    EngineTactics,
     LayerTactic,
     TacticLock,
     read_versioned,
-    to_json,
 )
 from trtopt.targets import TENSORRT, target_of
 from trtopt.workflows.cache_folder import NO_CACHE
 
+KIND = json_kind("trtopt.lock")
 _NEW = "write a new lock with --lock, or omit --locked"
 _EXACT = {"float32", "float16", "bfloat16", "int32", "int64", "bool"}
 """Types that layers convert to one another without a scale."""
@@ -59,7 +57,12 @@ def open_lock(
             "add --no-verdict, or build the model that `trtopt quantize` wrote",
         )
     if lock is not None:
-        _check_new(Path(lock))
+        check_output(Path(lock), KIND)
+        if Path(lock).is_file() and Path(lock).stat().st_size:  # nothing else knows its tactics
+            raise OutputError(
+                f"{lock}: is there already, and is not replaced",
+                "build with its tactics by --locked, or remove it, or name another file",
+            )
     if locked is None:
         return TacticLock(device=builder.device, engines=())
     with reading_as("a lock of tactics", Path(locked), "give a file that `trtopt build --lock` wrote"):
@@ -71,16 +74,6 @@ def open_lock(
         if of != now:
             raise ArtifactError(f"{locked}: is of {of}, and its tactics mean nothing on {now}", _NEW)
     return found
-
-
-def _check_new(lock: Path) -> None:
-    """Refuse a lock that is there: the tactics of its build are known nowhere else."""
-    check_output(lock, json_kind("trtopt.lock"))
-    if lock.exists() and lock.stat().st_size:
-        raise OutputError(
-            f"{lock}: is there already, and is not replaced",
-            "build with its tactics by --locked, or remove it, or name another file",
-        )
 
 
 def tactics_for(plan: BuildPlan, lock: TacticLock | None) -> tuple[LayerTactic, ...] | None:
@@ -97,22 +90,18 @@ def tactics_for(plan: BuildPlan, lock: TacticLock | None) -> tuple[LayerTactic, 
     return own.layers
 
 
-def write_lock(path: str | Path, folder: Path, engines: Sequence[EngineArtifact]) -> None:
-    """One lock of all engines of a folder."""
-    device, own = engines[0].device, tuple(_own(folder, engine) for engine in engines)
-    _check_new(Path(path))
-    write_atomically(Path(path), to_json(TacticLock(device=device, engines=own)))
+def lock_of(folder: Path, engines: Sequence[EngineArtifact]) -> TacticLock:
+    """One lock of all engines that were built with one into a folder."""
+    files = [read_bounded(folder / tactics_file(engine.plan)) for engine in engines]
+    own = tuple(one for file in files for one in read_versioned(file, TacticLock).engines)
+    return TacticLock(device=engines[0].device, engines=own)
 
 
-def _own(folder: Path, engine: EngineArtifact) -> EngineTactics:
-    return read_versioned(read_bounded(folder / tactics_file(engine.plan)), TacticLock).engines[0]
-
-
-def lock_alarms(folder: Path, engines: Iterable[EngineArtifact]) -> Iterator[str]:
-    """What locks do not reach, by the inspector."""
-    for engine in engines:
+def lock_alarms(folder: Path, engines: Sequence[EngineArtifact], lock: TacticLock) -> Iterator[str]:
+    """What a lock of these engines does not reach, by the inspector."""
+    for engine, own in zip(engines, lock.engines, strict=True):
         text = read_bounded(folder / engine.layers) if engine.layers else b""
-        asked = {one.layer for one in _own(folder, engine).layers}
+        asked = {one.layer for one in own.layers}
         try:
             layers = read_inspector(text.decode(errors="replace")).layers
         except ArtifactError as error:

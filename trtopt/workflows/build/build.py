@@ -34,13 +34,13 @@ from trtopt.errors import (
 from trtopt.executors.api import Executor
 from trtopt.files.atomic import locked_folder, writing
 from trtopt.files.manifests import is_build_folder, own_files, read_manifest, write_manifest
-from trtopt.files.outputs import folder_in_progress, names_of_user_files
+from trtopt.files.outputs import folder_in_progress, names_of_user_files, write_output
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import SELECTION_BUDGET, Recipe, io_request
-from trtopt.records import Backend, Manifest, OnnxArtifact
+from trtopt.records import Backend, Manifest, OnnxArtifact, to_json
 from trtopt.requests.build import BuildRequest
 from trtopt.requests.recipe import check_recipe
 from trtopt.targets import target_of
@@ -56,7 +56,7 @@ from trtopt.workflows.build.graph import (
 from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line
-from trtopt.workflows.tactic_lock import lock_alarms, open_lock, write_lock
+from trtopt.workflows.tactic_lock import KIND, lock_alarms, lock_of, open_lock
 from trtopt.workflows.workbench import Workbench, check_opset, make_plans, notes_on, open_executor
 
 
@@ -125,15 +125,16 @@ def build(
             made = _select_engines(kept, recipe, workbench, folder)
         if recipe.calib is not None:
             notes += range_notes(kept.onnx.inputs, open_data(recipe.calib))
-        beyond = lock_alarms(folder, made.engines) if tactics is not None else ()
+        own = lock_of(folder, made.engines) if tactics is not None else None
+        beyond = lock_alarms(folder, made.engines, own) if own is not None else ()
         manifest = msgspec.structs.replace(
             made,
             notes=tuple(dict.fromkeys((*notes, *made.notes))),  # a cast repeats those on the data
             alarms=tuple(dict.fromkeys((*weight_alarms(model_file.load(source)), *made.alarms, *beyond))),
         )
         manifest = write_manifest(folder, manifest)
-    if lock is not None:
-        write_lock(lock, target, manifest.engines)
+    if lock is not None and own is not None:
+        write_output(Path(lock), to_json(own), KIND)
     return manifest
 
 

@@ -182,12 +182,12 @@ def rebuild_locked(
     check_plugins(manifest.engines, plugins, "--plugin")
     check = compare_with_manifest(source, manifest)
     engines_files = {name for engine in manifest.engines for name in engine.files}
-    if lost := {*check.missing, *check.changed} - engines_files - {TIMING_CACHE_FILE}:
+    of_builds = {TIMING_CACHE_FILE, *(tactics_file(engine.plan) for engine in manifest.engines)}
+    if lost := {*check.missing, *check.changed} - engines_files - of_builds:
         raise ArtifactError(
             f"{source}: {', '.join(sorted(lost))} missing or changed", "build it again with `trtopt build`"
         )
     with folder_in_progress(target) as folder:
-        of_builds = {TIMING_CACHE_FILE, *(tactics_file(engine.plan) for engine in manifest.engines)}
         copy_without_engines(source, manifest, folder, of_builds)
         engines = _engines_again(source, manifest, folder, listener)
         made = stamp(msgspec.structs.replace(manifest, engines=engines))
@@ -202,7 +202,8 @@ def _is_rebuild_of(source: Manifest, target: Path) -> bool:
         there = read_manifest(target)
     except ArtifactError:
         return False
-    return "--locked" in there.argv and there.source_sha256 == source.source_sha256
+    is_rebuilt = "--locked" in there.argv and tactics_file(there.engines[0].plan) not in there.files
+    return is_rebuilt and there.source_sha256 == source.source_sha256
 
 
 def differences(before: Manifest, after: Manifest) -> list[str]:

@@ -10,17 +10,11 @@ from tests.support.trt_behaviour import LAYERS
 from tests.support.trt_exercise import build
 from tests.support.trt_surface import Surface
 from trtopt.errors import BuildError
-from trtopt.targets import ROWS, RTX
 
 SELECTOR = ("tensorrt-8.6.0", "tensorrt-10.0.1")
 SLOW_FIRST: dict[str, Callable[..., Any]] = {
     "IAlgorithm.timing_msec": lambda algorithm: -algorithm._state["tactic"]
 }
-
-
-def test_each_tensorrt_has_one_way_to_repeat_tactics_and_rtx_none() -> None:
-    for row in ROWS:
-        assert (row.algorithm_selector + row.editable_cache) == (row.backend != RTX)
 
 
 @pytest.mark.parametrize("dump", SELECTOR)
