@@ -21,7 +21,7 @@ from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvml import device_memory_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.library import Library, describe_serialized, load_plugins, make, make_logger
-from trtopt.device.tensorrt.precision import hold_fp32, set_ranges
+from trtopt.device.tensorrt.precision import constrain
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
 from trtopt.device.tensorrt.tactics import require_held, select
 from trtopt.device.tensorrt.timing_cache import attach, detach, hits_in, merge, require_unchanged, tactics_in
@@ -165,9 +165,7 @@ class TensorRTBuilder(EngineBuilder):
             if formats:
                 applied["io_formats"] = formats
             if target.weakly_typed:
-                if ranges := set_ranges(trt, network, given.onnx):
-                    applied["ranges"] = str(ranges)
-                applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, given.types, given.onnx))
+                applied |= constrain(trt, network, config, given.types, given.onnx)
             if attentions := allow_decomposing(trt, network):
                 applied["attentions_allowed_to_decompose"] = str(attentions)
             if monitor is not None:

@@ -13,11 +13,13 @@ theirs is the choice of `trtexec --fp16`.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
+
+from trtopt.errors import InvalidModelError
 from trtopt.onnxio.graph_walk import RANGES
 from trtopt.onnxio.model_info import load_graph, written_types
 
@@ -46,15 +48,23 @@ _NO_ARITHMETIC = {
 }
 
 
-def hold_fp32(trt: Any, network: Any, config: Any, types: Sequence[str], file: Path) -> int:
-    """Hold the layers of `network` that the ONNX file has in FP32; returns how many there are.
+def constrain(trt: Any, network: Any, config: Any, types: Sequence[str], file: Path) -> dict[str, str]:
+    """Set what the ONNX file says of ranges, or of FP32; returns how many tensors or layers that concerns.
 
-    `types` are the element types that the graph contains or allows; without 16-bit ones nothing can run in 16
-    bits.
+    `types` are the element types that the graph contains or allows: ranges go with INT8, and FP32 is held
+    next to 16-bit types without Q/DQ.
     """
-    if _HALF_TYPES.isdisjoint(types) or not _QUANTIZED_TYPES.isdisjoint(types):
-        return 0
-    held, fp32 = 0, declared_fp32(load_graph(file))
+    ranges = held = 0
+    if not _QUANTIZED_TYPES.isdisjoint(types):
+        ranges = _set_ranges(trt, network, file)
+    elif not _HALF_TYPES.isdisjoint(types):
+        held = _hold_fp32(trt, network, config, declared_fp32(load_graph(file)))
+    return ({"ranges": str(ranges)} if ranges else {}) | {"layers_held_in_fp32": str(held)}
+
+
+def _hold_fp32(trt: Any, network: Any, config: Any, fp32: Collection[str]) -> int:
+    """Hold the layers that make these tensors; returns how many there are."""
+    held = 0
     for layer in map(network.get_layer, range(network.num_layers)):
         if layer.type.name in _NO_ARITHMETIC:
             continue
@@ -82,14 +92,28 @@ def declared_fp32(model: onnx.ModelProto) -> set[str]:
     return {value.name for value in values if value.type.tensor_type.elem_type == _ONNX_FLOAT}
 
 
-def set_ranges(trt: Any, network: Any, file: Path) -> int:
-    """Set the ranges, and the types of layers' results, that the ONNX file's metadata has, by tensor name.
+class _Told(msgspec.Struct):
+    """What the metadata `trtopt.ranges` holds, by tensor name."""
+
+    ranges: dict[str, Annotated[float, msgspec.Meta(gt=0)]] = {}
+    types: dict[str, Literal["FLOAT", "INT8"]] = {}
+
+
+def _set_ranges(trt: Any, network: Any, file: Path) -> int:
+    """Set the ranges, and the types of layers' results, that the file's metadata has.
 
     Returns how many ranges there are; 0 for a file that says nothing of them.
     """
     metadata = load_graph(file).metadata_props
-    told = json.loads(next((entry.value for entry in metadata if entry.key == RANGES), "{}"))
-    ranges, types, found = told.get("ranges", {}), told.get("types", {}), 0
+    text = next((entry.value for entry in metadata if entry.key == RANGES), "{}")
+    try:
+        told = msgspec.json.decode(text, type=_Told)
+    except msgspec.DecodeError as error:
+        raise InvalidModelError(
+            f"{file}: its metadata {RANGES!r} cannot be read: {error}",
+            "write the file again, or remove that entry",
+        ) from None
+    ranges, types, found = told.ranges, told.types, 0
     for _, tensor in _tensors(network.get_input, network.num_inputs):
         if tensor.name in ranges:
             tensor.set_dynamic_range(-ranges[tensor.name], ranges[tensor.name])
