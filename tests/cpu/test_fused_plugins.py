@@ -13,7 +13,7 @@ import pytest
 from tests.support.encoders import HIDDEN, Encoder, with_functions
 from tests.support.graphs import save
 from tests.support.selection_builds import build, script
-from trtopt.errors import UsageError
+from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.fused_plugins import EncoderLayer, write_plugins
 from trtopt.workflows.build import build as build_module, candidates
@@ -61,6 +61,21 @@ def test_plugins_are_chosen_where_they_are_fastest(
     assert [one.chosen for one in manifest.verdict.batches] == ["int8.plugins.batch1", "int8"]
     (candidate,) = [one for one in manifest.verdict.candidates if one.name == "int8.plugins.batch1"]
     assert candidate.differences[0].cosine > 0.999
+
+
+def test_a_model_without_such_layers_is_refused_before_anything_is_built(
+    tmp_path: Path, wrong: list[bool]
+) -> None:
+    file = save(replace(ENCODER, heads=24).model(), tmp_path / "encoder.onnx")
+    np.savez(tmp_path / "x.npz", x=np.zeros((1, ENCODER.tokens, HIDDEN), np.float32))
+    told: list[str] = []
+    with pytest.raises(ModelError, match="32 wide"):
+        build(
+            file, tmp_path / "out", {file: str(tmp_path / "x.npz")}, batch=(1,), fused_plugins=True,
+            listener=Listener(note=told.append),
+        )  # fmt: skip
+    assert not (tmp_path / "out").exists()
+    assert not any("building fp16" in line for line in told)
 
 
 @pytest.mark.long

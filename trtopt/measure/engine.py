@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -414,7 +415,8 @@ class OutputsJob(Job[int], frozen=True, kw_only=True, tag="outputs"):
     batches there were.
 
     `inputs` are those of the model that the engine is compared with; batches of `batch` samples are filled up
-    to the engine's own. The outputs of each batch go into `folder`, named by `outputs_file`.
+    to the engine's own. The outputs of each of the first `batches`, or of all, go into `folder`, named by
+    `outputs_file`.
     """
 
     engine: LoadedEngine
@@ -422,6 +424,7 @@ class OutputsJob(Job[int], frozen=True, kw_only=True, tag="outputs"):
     data: str
     batch: int
     folder: str
+    batches: int | None = None
 
 
 def outputs_file(folder: Path, index: int) -> Path:
@@ -437,7 +440,7 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
     count = 0
     with closing(target.load(vouched_engine(target, job.engine))) as session, ExitStack() as held:
         kept: dict[str, Shape] = {}
-        for feed in open_data(job.data).batches(job.inputs, job.batch):
+        for feed in islice(open_data(job.data).batches(job.inputs, job.batch), job.batches):
             progress("outputs", None)
             data = filled(feed, job.inputs, job.batch, job.engine.artifact)
             shapes = {spec.name: data[spec.name].shape for spec in session.inputs}

@@ -36,7 +36,7 @@ from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.prepare import sort_nodes
 from trtopt.onnxio.weights import constant
 from trtopt.precision.calibrate import copy_model
-from trtopt.precision.placement.draft import Node, View
+from trtopt.precision.placement.draft import Node, View, matching
 from trtopt.precision.qdq import drop_unread
 from trtopt.precision.running import open_proto
 
@@ -100,33 +100,42 @@ class EncoderLayer:
         return (self.source, self.probabilities, *results, *(one.source for one in dense))
 
 
-def find_layers(model: ModelFile) -> list[EncoderLayer]:
-    """The encoder layers of a model whose shapes are all fixed.
+def find_layers(model: ModelFile, exclude: Sequence[str] = ()) -> tuple[list[EncoderLayer], dict[str, str]]:
+    """The encoder layers of a model whose shapes are all fixed, and why the other Softmaxes are in none.
+
+    Layers with nodes that match a pattern of `exclude` are none.
 
     Raises:
-        ModelError: there is none; why, for each Softmax.
+        ModelError: there is no layer; why, for each Softmax.
     """
-    view, found, reasons = View(model.proto), list[EncoderLayer](), dict[str, list[str]]()
-    finder = _Finder(model, view)
+    view, found, declined = View(model.proto), list[EncoderLayer](), dict[str, str]()
+    finder = _Finder(model, view, exclude)
     for softmax in (node for node in view.nodes if view.made_by(node.output[0], "Softmax")):
         try:
             found.append(finder.layer(softmax))
         except _Declined as reason:
-            reasons.setdefault(str(reason), []).append(softmax.name)
+            declined[softmax.name] = str(reason)
     if not found:
-        why = "; ".join(f"{where[0]}: {reason}" for reason, where in reasons.items()) or "it has no Softmax"
         raise ModelError(
-            f"no encoder layer that TensorRT's fused plugins have: {why}",
-            "omit --fused-plugins; docs/guides/build.md says what they take",
+            f"no encoder layer that TensorRT's fused plugins have: {reasons_in(declined)}",
+            "omit --fused-plugins, or export the model as docs/guides/build.md says",
         )
-    return found
+    return found, declined
+
+
+def reasons_in(declined: Mapping[str, str]) -> str:
+    """Each reason once, with the first node that has it."""
+    names: dict[str, list[str]] = {}
+    for name, reason in declined.items():
+        names.setdefault(reason, []).append(name)
+    return "; ".join(f"{same[0]}: {reason}" for reason, same in names.items()) or "it has no Softmax"
 
 
 class _Finder:
     """Recognises layers in one graph."""
 
-    def __init__(self, model: ModelFile, view: View) -> None:
-        self._model, self._view = model, view
+    def __init__(self, model: ModelFile, view: View, exclude: Sequence[str]) -> None:
+        self._model, self._view, self._exclude = model, view, exclude
         self._zeros: dict[str, bool] = {}
 
     def layer(self, softmax: Node) -> EncoderLayer:
@@ -148,7 +157,9 @@ class _Finder:
             raise _Declined("queries, keys and values are not of one tensor")
         shape = view.shape(source)
         if shape is None or len(shape) != 3 or shape[0] is None or shape[2] not in _HIDDEN:
-            raise _Declined(f"the input's shape is {shape}: hidden sizes are {', '.join(map(str, _HIDDEN))}")
+            raise _Declined(
+                f"its input's shape is {shape}, not (batch, tokens, {' or '.join(map(str, _HIDDEN))})"
+            )
         if shape[1] is None or shape[1] > _TOKENS:
             raise _Declined(f"{shape[1]} tokens, of {_TOKENS} at most")
         joined = self._step(self._step(use.node.output[0], "Transpose"), "Reshape")
@@ -159,6 +170,10 @@ class _Finder:
         projection = self._dense(self._step(self._step(joined, "MatMul"), "Add"))
         middle = self._norm(projection.result, source)
         inner, outer = self._feed_forward(middle.result)
+        last = self._norm(outer.result, middle.result)
+        for node in nodes_for(view.nodes, [last.result], {source})[0]:
+            if pattern := matching(node, self._exclude):
+                raise _Declined(f"--exclude {pattern} keeps {node.name} unchanged")
         return EncoderLayer(
             source=source,
             heads=shape[2] // _HEAD,
@@ -169,7 +184,7 @@ class _Finder:
             inner=inner,
             activation=self._activation(inner.result, outer.source),
             outer=outer,
-            last=self._norm(outer.result, middle.result),
+            last=last,
         )
 
     def _step(self, tensor: str, op: str) -> str:
@@ -187,29 +202,28 @@ class _Finder:
                 tensor, own = self._scaled(node)
                 factor *= own
                 continue
-            place = next((place for place in (0, 1) if self._is_zero(node.input[place])), None)
-            if place is None:
-                raise _Declined(f"{node.name} adds a mask that is not 0 throughout, whatever the input")
-            tensor = str(node.input[1 - place])
+            zeros = [name for name in node.input if self._is_zero(name)]
+            if not zeros:
+                raise _Declined("its scores get a mask that is not 0 throughout, whatever the input")
+            tensor = str(node.input[1 - list(node.input).index(zeros[0])])
         node = self._view.made_by(tensor, "MatMul")
         if node is None:
             raise _Declined("its scores are not those of one product")
         return (str(node.input[0]), str(node.input[1])), factor
 
     def _is_zero(self, tensor: str) -> bool:
-        """Whether the tensor depends on no input, and is zero."""
-        if tensor not in self._zeros:
-            nodes, needed = nodes_for(self._view.nodes, [tensor])
+        """Whether it depends on no input, and is zero. Rewriting folds no masks of more than 1 MiB."""
+        nodes, needed = nodes_for(self._view.nodes, [tensor])
+        if tensor not in self._zeros and needed.isdisjoint(self._view.inputs):
             known = self._view.constants.get(tensor)
-            if known is not None:
-                self._zeros[tensor] = not array_of(known, self._model.folder).any()
-            elif needed.isdisjoint(self._view.inputs):
+            if known is None:
                 result = onnx.helper.make_empty_tensor_value_info(tensor)
                 part = with_nodes(self._model.proto, nodes, (), [result])
-                self._zeros[tensor] = not open_proto(self._model, part).run({})[tensor].any()
+                values = open_proto(self._model, part).run({})[tensor]
             else:
-                self._zeros[tensor] = False
-        return self._zeros[tensor]
+                values = array_of(known, self._model.folder)
+            self._zeros[tensor] = not values.any()
+        return self._zeros.get(tensor, False)
 
     def _scaled(self, node: Node) -> tuple[str, float]:
         """The operand of a Mul or Div that a constant number goes with, and what that multiplies it by."""
@@ -225,11 +239,12 @@ class _Finder:
         factor, found = 1.0, [0, 1, 2, 3]
         while (node := self._view.made_by(tensor, "Transpose", "Mul", "Div")) is not None:
             if node.op_type == "Transpose":
-                own = attribute(node, "perm")
+                if len(own := attribute(node, "perm", ())) != len(found):
+                    break
                 found, tensor = [own[axis] for axis in found], str(node.input[0])
             else:
-                tensor, own = self._scaled(node)
-                factor *= own
+                tensor, number = self._scaled(node)
+                factor *= number
         node, shape = self._view.made_by(tensor, "Reshape"), self._view.shape(tensor)
         if node is None or found != list(perm) or shape is None or len(shape) != 4:
             raise _Declined("queries, keys and values are not split into heads by Reshape and Transpose")
@@ -242,16 +257,14 @@ class _Finder:
         """The product and the sum with constants that make a tensor."""
         view, node = self._view, self._view.made_by(tensor, "Add")
         for bias, product in () if node is None else (node.input, node.input[::-1]):
-            made = view.made_by(product, "MatMul")
-            if made is not None and self._are_weights(made.input[1], bias):
+            made, added = view.made_by(product, "MatMul"), view.constants.get(bias)
+            weights = None if made is None else view.constants.get(made.input[1])
+            if made is None or weights is None or added is None:
+                continue
+            is_fp32 = weights.data_type == added.data_type == onnx.TensorProto.FLOAT
+            if is_fp32 and len(added.dims) == 1 and weights.dims[1:] == added.dims:
                 return _Dense(str(made.input[0]), str(made.input[1]), str(bias), tensor)
         raise _Declined(f"{tensor!r} is not made by a product and a sum with FP32 constants")
-
-    def _are_weights(self, kernel: str, bias: str) -> bool:
-        first, second = self._view.constants.get(kernel), self._view.constants.get(bias)
-        if first is None or second is None or len(first.dims) != 2 or list(second.dims) != first.dims[1:]:
-            return False
-        return {first.data_type, second.data_type} == {onnx.TensorProto.FLOAT}
 
     def _norm(self, tensor: str, skip: str) -> _Norm:
         """The normalisation of a tensor's sum with another."""
@@ -261,10 +274,8 @@ class _Finder:
             raise _Declined(f"{tensor!r} is not added to {skip!r} alone: no layer that normalises its sums")
         node = view.made_by(self._step(total.output[0], "LayerNormalization"))
         assert node is not None
-        size, constants = (
-            (view.shape(tensor) or ())[-1:],
-            [view.constants.get(name) for name in node.input[1:]],
-        )
+        size = (view.shape(tensor) or ())[-1:]
+        constants = [view.constants.get(name) for name in node.input[1:]]
         if len(constants) != 2 or any(one is None or tuple(one.dims) != size for one in constants):
             raise _Declined(f"{node.name} has no constant scale and bias for each channel")
         if any(node.output[1:]):
@@ -333,14 +344,9 @@ class _Writer:
 
     def layer(self, layer: EncoderLayer) -> None:
         """Write one layer; it must come after the layer that it reads from."""
-        source = self._pack(layer.source)
+        source, like = self._pack(layer.source), layer.projection.source
         batch, tokens, hidden = self._shape(layer.source)
-        kernel = np.concatenate([self._values(one.kernel).T for one in layer.qkv])
-        bias = np.concatenate([self._values(one.bias) for one in layer.qkv])
-        like = layer.projection.source
-        qkv = self._limit(
-            self._product(source, kernel, bias, like), max(self._amax[one.result] for one in layer.qkv)
-        )
+        qkv = self._limit(self._product(source, layer.qkv, like), *(one.result for one in layer.qkv))
         context = self._plugin(
             "CustomQKVToContextPluginDynamic",
             [qkv, *self._lengths_of(batch, tokens)],
@@ -350,14 +356,13 @@ class _Writer:
             dq_probs=(self._amax[layer.probabilities] or 1.0) / 127,
             use_int8_scale_max=1,
         )
-        middle = self._norm(self._dense(context, layer.projection), source, layer.middle)
-        kernel, bias = self._values(layer.inner.kernel).T, self._values(layer.inner.bias)
-        inner = self._product(middle, kernel, bias, layer.inner.result)
+        middle = self._norm(context, layer.projection, source, layer.middle)
+        inner = self._product(middle, [layer.inner], layer.inner.result)
         for node in self._graph.node:
             if node.name in layer.activation:
                 refill(node.input, [inner if name == layer.inner.result else name for name in node.input])
-        activated = self._limit(layer.outer.source, self._amax[layer.outer.source])
-        self._norm(self._dense(activated, layer.outer), middle, layer.last)
+        activated = layer.outer.source
+        self._norm(self._limit(activated, activated), layer.outer, middle, layer.last)
 
     def finish(self, replaced: set[str]) -> None:
         """Take out what the new nodes replace, and write the settings into the metadata."""
@@ -366,15 +371,11 @@ class _Writer:
         live = nodes_for(self._graph.node, (value.name for value in self._graph.output))[0]
         refill(self._graph.node, live)
         del self._graph.value_info[:]  # of tensors that have another layout now
-        model, made = self.file.proto, {name for node in live for name in (*node.input, *node.output)}
+        model = self.file.proto
         drop_unread(model)
-        told = {
-            "ranges": {name: value for name, value in self._ranges.items() if name in made},
-            "types": {name: value for name, value in self._types.items() if name in made},
-        }
         refill(model.metadata_props, [one for one in model.metadata_props if one.key != WEAK_TYPES])
         model.metadata_props.add(key=WEAK_TYPES, value="float16 int8")
-        model.metadata_props.add(key=RANGES, value=json.dumps(told))
+        model.metadata_props.add(key=RANGES, value=json.dumps({"ranges": self._ranges, "types": self._types}))
         model.opset_import.add(domain=_DOMAIN, version=1)
 
     # ── pieces ──────────────────────────────────────────────────────────────────────────────────────────
@@ -396,15 +397,16 @@ class _Writer:
         self._graph.node.append(onnx.helper.make_node(op, inputs, [result], f"{result}/node", **attributes))
         return result
 
-    def _limit(self, tensor: str, amax: float) -> str:
-        self._ranges[tensor] = max(amax, float(np.finfo(np.float16).tiny))
+    def _limit(self, tensor: str, *like: str) -> str:
+        """Give a tensor the range of the widest of others, and never none."""
+        self._ranges[tensor] = max(float(np.finfo(np.float16).tiny), *(self._amax[name] for name in like))
         return tensor
 
     def _plugin(self, op: str, inputs: Sequence[str], like: str, **fields: Any) -> str:
         """A plugin's node, whose result has the range of the tensor `like`."""
         made = self._node(op, inputs, like, plugin_version="3", plugin_namespace="", **fields)
         self._graph.node[-1].domain = _DOMAIN
-        return self._limit(made, self._amax[like])
+        return self._limit(made, like)
 
     def _lengths_of(self, batch: int, tokens: int) -> tuple[str, str]:
         """Where each sequence begins, and a tensor of which the plugin reads the length alone."""
@@ -414,20 +416,17 @@ class _Writer:
             self._lengths[batch, tokens] = self._constant(starts, "starts_of_sequences"), longest
         return self._lengths[batch, tokens]
 
-    def _product(self, source: str, kernel: NDArray[Any], bias: NDArray[Any], like: str) -> str:
-        """A product with a kernel of (out, in) and a sum, as a convolution."""
-        weights = self._constant(kernel[:, :, None, None], f"{like}/kernel")
-        return self._node(
-            "Conv", [source, weights, self._constant(bias, f"{like}/bias")], like, kernel_shape=[1, 1]
-        )
+    def _product(self, source: str, parts: Sequence[_Dense], like: str) -> str:
+        """Products of one tensor side by side, with their sums, as a convolution."""
+        kernel = np.concatenate([self._values(one.kernel).T for one in parts])[:, :, None, None]
+        bias = np.concatenate([self._values(one.bias) for one in parts])
+        weights = self._constant(kernel, f"{like}/kernel"), self._constant(bias, f"{like}/bias")
+        return self._node("Conv", [source, *weights], like, kernel_shape=[1, 1])
 
-    def _dense(self, source: str, dense: _Dense) -> str:
-        kernel, bias = self._values(dense.kernel).T, self._values(dense.bias)
-        return self._limit(self._product(source, kernel, bias, dense.result), self._amax[dense.result])
-
-    def _norm(self, tensor: str, skip: str, norm: _Norm) -> str:
-        """The plugin's node; and its result as the graph had it, for readers that stay."""
-        like = norm.result
+    def _norm(self, source: str, dense: _Dense, skip: str, norm: _Norm) -> str:
+        """A product and the plugin's node; and its result as the graph had it, for readers that stay."""
+        like, tensor = norm.result, self._product(source, [dense], dense.result)
+        self._limit(tensor, dense.result)
         beta, gamma = (self._values(name).tolist() for name in (norm.bias, norm.scale))
         made = self._plugin("CustomSkipLayerNormPluginDynamic", [tensor, skip], like, beta=beta, gamma=gamma)
         self._packed[like] = made
@@ -448,5 +447,5 @@ class _Writer:
             flat = self._node("Reshape", [tensor, shape], tensor)
             self._packed[tensor] = self._node("Transpose", [flat], tensor, perm=[2, 1, 0, 3])
             for name in (tensor, flat, self._packed[tensor]):
-                self._limit(name, self._amax[tensor])
+                self._limit(name, tensor)
         return self._packed[tensor]

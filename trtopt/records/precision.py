@@ -357,7 +357,7 @@ class Candidate(Record, frozen=True, kw_only=True):
     """One candidate graph. `onnx_sha256` is its hash; the file is kept if an engine is built from it.
 
     `differences` are its outputs' from the model that it was made from, on ONNX Runtime, 16-bit arithmetic
-    emulated; `left` the nodes left in float because Q/DQ did not pay there.
+    emulated; `left` the nodes left in float: Q/DQ did not pay there, or no plugin takes them.
     """
 
     name: str

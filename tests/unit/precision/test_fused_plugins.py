@@ -27,7 +27,7 @@ def loaded(model: onnx.ModelProto) -> ModelFile:
 
 def written(encoder: Encoder) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     file = loaded(encoder.model())
-    layers = find_layers(file)
+    layers, _ = find_layers(file)
     assert len(layers) == encoder.layers
     made = write_plugins(file, layers, {name: 2.0 for layer in layers for name in layer.tensors})
     return file.proto, made.proto
@@ -57,14 +57,37 @@ def test_the_graph_computes_what_it_did(encoder: Encoder) -> None:
 def test_the_file_says_what_the_builder_sets() -> None:
     _, made = written(Encoder())
     told = json.loads(next(one.value for one in made.metadata_props if one.key == RANGES))
-    tensors = {name for node in made.graph.node for name in node.output}
-    assert told["ranges"].keys() <= tensors
     plugins = [node for node in made.graph.node if node.domain == DOMAIN]
     assert {node.output[0] for node in plugins} <= told["ranges"].keys()
     (plain,) = (node.output[0] for node in made.graph.node if node.op_type == "Identity")
     assert told["types"][plain] == "FLOAT"
     starts = next(one for one in made.graph.initializer if one.name == plugins[0].input[1])
     assert numpy_helper.to_array(starts).tolist() == [0, 5, 10]
+
+
+def test_a_layer_is_left_as_it_is_where_it_does_not_fit_or_a_node_is_excluded() -> None:
+    model = Encoder().model()
+    products = [node for node in model.graph.node if node.op_type == "MatMul"]
+    excluded = products[-1].name
+    layers, declined = find_layers(loaded(model), [excluded])
+    assert [layer.source for layer in layers] == ["LayerNormalization_0"]
+    ((softmax, reason),) = declined.items()
+    assert softmax == "node_Softmax_48"
+    assert excluded in reason
+
+
+def test_attention_of_three_axes_is_declined() -> None:
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 5, HIDDEN])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    nodes = [
+        onnx.helper.make_node("Transpose", ["x"], ["q"], "turn", perm=[0, 2, 1]),
+        onnx.helper.make_node("MatMul", ["q", "x"], ["s"], "scores"),
+        onnx.helper.make_node("Softmax", ["s"], ["p"], "softmax", axis=-1),
+        onnx.helper.make_node("MatMul", ["p", "q"], ["y"], "context"),
+    ]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y]))
+    with pytest.raises(ModelError, match=r"softmax: .*heads"):
+        find_layers(loaded(model))
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -30,7 +31,7 @@ from trtopt.onnxio.shape_inference import fix_inputs
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibrate import calibrate, table_beside, table_text
 from trtopt.precision.compare import Deviation, First, add_outputs, compare_outputs, open_model
-from trtopt.precision.fused_plugins import find_layers, write_plugins
+from trtopt.precision.fused_plugins import find_layers, reasons_in, write_plugins
 from trtopt.precision.observe import Reference
 from trtopt.precision.placement.draft import Edge, Plan, View
 from trtopt.precision.placement.evidence import Expected, minor_differences
@@ -227,28 +228,33 @@ class Candidates:
         self._int8.append(entry := self._quantize(name, request, next(alike, None)))
         return entry
 
-    def make_plugins(self, name: str, plan: BuildPlan) -> Entry:
-        """The model with encoder layers as fused plugins, at a plan's only shapes.
+    def make_plugins(self, name: str, plan: BuildPlan, note: Callable[[str], None]) -> Entry:
+        """The model with encoder layers as fused plugins, at a plan's only shapes; what stays float is noted.
 
         ONNX Runtime has no such operators: an engine shows how accurate it is, see `judge_engine`.
         """
         folder = self._folder / name
         folder.mkdir()
         if not all(shapes.is_fixed for shapes in plan.shapes.values()):
-            raise UsageError("plugins are for one shape, no range", "omit --dynamic or --fused-plugins")
+            raise UsageError(
+                "--fused-plugins: the plugins are for one shape, no range", "omit it, or give fixed lengths"
+            )
         shapes = {key: one.min for key, one in plan.shapes.items()}
         source = Path(self._base.path)
         out = folder / f"{source.stem}.{name}{source.suffix}"
         with scratch_beside(out) as scratch:
             file = _rewrite_to_quantize(source, self._request.target, shapes)
-            layers = find_layers(file)
+            layers, declined = find_layers(file, self._request.exclude)
+            if declined:
+                note(f"{name}: {len(layers)} layers as plugins, {len(declined)} not: {reasons_in(declined)}")
             table = self._ranges_of(tuple(tensor for layer in layers for tensor in layer.tensors))
             amax = {tensor: row.chosen for tensor, row in table.tensors.items()}
             made = write_plugins(replace(file, spool=scratch), layers, amax)
             model_file.save(made, out, (table_beside(out), table_text(table)))
         # its inputs leave the batch open to whoever reads the manifest, as those of the other candidates do
         known = {"inputs": self._base.inputs, "outputs": self._base.outputs, "parent": self._base.sha256}
-        return self._entry(name, "int8", msgspec.structs.replace(read_onnx(out), **known), folder, None)
+        onnx = msgspec.structs.replace(read_onnx(out), **known)
+        return self._entry(name, "int8", onnx, folder, None, tuple(declined))
 
     def _ranges_of(self, tensors: tuple[str, ...]) -> CalibrationTable:
         """The largest |x| of tensors, which are the same at every batch size."""
@@ -273,13 +279,16 @@ class Candidates:
             return array if array.shape == like.shape else array[: len(like)]
 
         with scratch_folder() as scratch:
-            job = OutputsJob(engine=engine, inputs=specs, data=str(data), batch=size, folder=str(scratch))
+            batches = -(-_COMPARED // size)
+            job = OutputsJob(
+                engine=engine, inputs=specs, data=str(data), batch=size, folder=str(scratch), batches=batches
+            )
             run_job(job, executor)
-            for index, feed in enumerate(First(open_data(data), _COMPARED).batches(specs, size)):
+            for index, feed in enumerate(islice(open_data(data).batches(specs, size), batches)):
                 wanted, got = self._session.run(feed), read_npz(outputs_file(scratch, index))
                 add_outputs(found, wanted, {name: unfilled(got[name], wanted[name]) for name in got})
-        differences = tuple(one.result() for one in found.values())
-        judged = self._entry(entry.name, "int8", entry.onnx, entry.folder, None, differences=differences)
+        differences, left = tuple(one.result() for one in found.values()), entry.candidate.left
+        judged = self._entry(entry.name, "int8", entry.onnx, entry.folder, None, left, differences)
         return judged if judged.broken else replace(judged, engines=entry.engines)
 
     def reduce(self, entry: Entry, left: Sequence[str], number: int) -> Entry:

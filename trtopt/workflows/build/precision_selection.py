@@ -157,6 +157,7 @@ class _Contest:
     regions: dict[str, tuple[RegionTime, ...]] = field(default_factory=dict)
     losses: dict[str, str] = field(default_factory=dict)
     """What candidates lose most by against the baseline, of those whose layers were timed."""
+    plugins: Entry | None = None
 
     @property
     def last(self) -> InterleavedRun:
@@ -192,7 +193,14 @@ class _PrecisionSelection:
         return next(entry for entry in self.entries if not entry.is_quantized and not entry.broken)
 
     def make_graphs(self) -> None:
-        """Make and evaluate all graphs but INT8's; with the unchanged model if no other float is left."""
+        """Make and evaluate all graphs but INT8's; with the unchanged model if no other float is left.
+
+        Those of fused plugins come first: a model without a place for them is refused before minutes go by.
+        """
+        for one in self.contests if self._terms.fused_plugins else ():
+            name = f"int8.plugins.{one.plan.label}"
+            self._listener.note(f"{name}: making the graph")
+            one.plugins = self._candidates.make_plugins(name, one.plan, self._listener.note)
         for precision in self._terms.precisions:
             if precision == "int8":
                 self._expect_of_forms()
@@ -450,16 +458,11 @@ class _PrecisionSelection:
     # ── plugins ─────────────────────────────────────────────────────────────────────────────────────────
 
     def try_plugins(self) -> None:
-        """If requested, build encoder layers as fused plugins for every plan, and judge outputs."""
-        for contest in self.contests if self._terms.fused_plugins else ():
-            plan = contest.plan
-            name = f"int8.plugins.{plan.label}"
-            self._listener.note(f"{name}: making the graph")
-            make = partial(self._candidates.make_plugins, name, plan)
-            entry = self._make(name, make, is_required=False)
+        """Build the graphs of fused plugins, and judge their engines' outputs."""
+        for contest in self.contests:
+            plan, entry = contest.plan, contest.plugins
             if entry is None:
                 continue
-            self.entries.remove(entry)
             try:
                 self._build([entry], [contest])
                 engine = self._engine_at(plan, entry)
@@ -467,7 +470,7 @@ class _PrecisionSelection:
             except TimingCacheError:
                 raise
             except (BuildError, UnsupportedOpError, DeviceError) as error:
-                self._listener.note(f"{name} is left out: {error.problem}")
+                self._listener.note(f"{entry.name} is left out: {error.problem}")
                 continue
             self.entries.append(judged)
             self._report_if_broken(judged)
