@@ -1,11 +1,13 @@
-"""What `trtopt build --fused-plugins` makes of a BERT-sized encoder, on one GPU with TensorRT 8.6.
+"""What `trtopt build --fused-plugins` makes of an encoder, on one GPU with TensorRT 8.6.
 
     python product.py OUT [--layers 4] [--batch 8]
+    python product.py OUT --peers FOLDER [--batch 8]
 
 First each plugin alone, in a graph that is written as the product writes it, against NumPy; then the
 product's graph alone, against ONNX Runtime; then the whole command, which measures plain FP16, the form of
-Q/DQ that is expected to gain most, and the plugins in one process in random order. What fails is printed in
-full, and the rest goes on. OUT gets result.json and logs; all weights are seeded.
+Q/DQ that is expected to gain most, and the plugins in one process in random order. With `--peers`, a folder
+as for ../int8-vs-modelopt, the whole command alone, on its BERT-base with a mask of ones. What fails is
+printed in full, and the rest goes on. OUT gets result.json and logs; all weights are seeded.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -21,11 +24,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "plain"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 import replay
+from peer_graphs import refilled, samples_of
 
 from tests.support.encoders import HIDDEN, Encoder
 
@@ -48,7 +53,7 @@ def one_plugin(op: str, inputs: dict[str, np.ndarray], out: np.ndarray, **fields
     nodes, weights, read, ranges = [], [], [], {"made": float(np.abs(out).max())}
     for name, array in inputs.items():
         if array.dtype == np.int32:
-            weights.append(onnx.numpy_helper.from_array(array, name))
+            weights.append(numpy_helper.from_array(array, name))
             read.append(name)
         else:
             nodes.append(helper.make_node("Identity", [name], [f"{name}_int8"], f"to_{name}"))
@@ -103,6 +108,23 @@ def skip_norm(batch: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.nd
     out = (normed * gamma[None, :, None, None] + beta[None, :, None, None]).astype(np.float32)
     lists = {"beta": beta.tolist(), "gamma": gamma.tolist()}
     return one_plugin("CustomSkipLayerNormPluginDynamic", feed, out, **lists), feed, out
+
+
+# ── BERT-base ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def bert_base(peers: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The exported graph with a mask of ones in place of its input, and samples."""
+    model = refilled(peers, "bert")
+    feed = {"ids": samples_of(model)["ids"]}
+    (mask,) = (value for value in model.graph.input if value.name == "mask")
+    model.graph.input.remove(mask)
+    one = numpy_helper.from_array(np.ones(1, np.int64))
+    model.graph.node.insert(
+        0, helper.make_node("ConstantOfShape", ["shape_of_ids"], ["mask"], "ones", value=one)
+    )
+    model.graph.node.insert(0, helper.make_node("Shape", ["ids"], ["shape_of_ids"], "shape_of_ids"))
+    return model, feed
 
 
 # ── running ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,10 +183,10 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--peers", type=Path)
     given = parser.parse_args()
     out, batch, found = given.out.absolute(), given.batch, dict[str, object]()
-    work = Path("/tmp/fused-plugins")
-    work.mkdir(exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="fused-plugins-"))
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
 
@@ -184,14 +206,14 @@ def main() -> None:
             (out / log.name).write_bytes(log.read_bytes()[-2_000_000:])
         return found[name]
 
-    step("attention alone", lambda: alone(*attention(batch), work / "attention"))
-    step("skip-norm alone", lambda: alone(*skip_norm(batch), work / "skip_norm"))
-
-    model, data = work / "encoder.onnx", work / "x.npz"
-    encoder = Encoder(layers=given.layers, batch="N", tokens=TOKENS, inner=4 * HIDDEN)
-    onnx.save(encoder.model(), model)
-    random = np.random.default_rng(2)
-    np.savez(data, x=random.standard_normal((16, TOKENS, HIDDEN), np.float32))
+    model, data, random = work / "encoder.onnx", work / "x.npz", np.random.default_rng(2)
+    if given.peers is not None:
+        (proto, feed), axes = bert_base(given.peers), ["--axis", f"S={TOKENS}"]
+    else:
+        proto, axes = Encoder(layers=given.layers, batch="N", tokens=TOKENS, inner=4 * HIDDEN).model(), []
+        feed = {"x": random.standard_normal((16, TOKENS, HIDDEN), np.float32)}
+    onnx.save(proto, model)
+    np.savez(data, **feed)
 
     def whole_graph() -> object:
         import onnxruntime
@@ -204,13 +226,16 @@ def main() -> None:
         got, ms = outputs_of(next(folder.glob("*.engine")), feed)
         return {"sqnr_db": sqnr_db(got, session.run(None, feed)[0]), "ms": ms}
 
-    step("the product's graph", whole_graph)
+    if given.peers is None:
+        step("attention alone", lambda: alone(*attention(batch), work / "attention"))
+        step("skip-norm alone", lambda: alone(*skip_norm(batch), work / "skip_norm"))
+        step("the product's graph", whole_graph)
 
     def command() -> object:
         folder = work / "selected"
         trtopt_build(
             model, folder, work / "selected.log", "--precision", "int8", "--fused-plugins", "--data",
-            str(data), "--batch", str(batch), "--selection-budget", "1",
+            str(data), "--batch", str(batch), "--selection-budget", "1", *axes,
         )  # fmt: skip
         verdict = json.loads((folder / "manifest.json").read_text())["verdict"]
         said = [line for line in (work / "selected.log").read_text().splitlines() if "left out" in line]
