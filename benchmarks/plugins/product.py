@@ -174,7 +174,7 @@ def product_graph(model: Path, data: Path, batch: int, folder: Path) -> Path:
     (plan,) = make_plans(base, make_recipe(None, {"batch": [batch]}), backend)
     options = QuantizeOptions(precision="int8", data=str(data), target="8.6")
     folder.mkdir()
-    return Path(Candidates(base, folder, backend, options, Bounds()).make_plugins("plugins", plan).onnx.path)
+    return Path(Candidates(base, folder, options, Bounds()).make_plugins("plugins", plan).onnx.path)
 
 
 def main() -> None:

@@ -28,7 +28,8 @@ from trtopt.rewrite.lint import lint_model
 from trtopt.serving.load_folder import BENCH_FILE
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench, check_request
-from trtopt.workflows.build.build import BEST, build, default_output, obstacle
+from trtopt.workflows.build.build import build, default_output, obstacle
+from trtopt.workflows.build.graph import BEST
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import check
 

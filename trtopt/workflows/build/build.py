@@ -6,19 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
 from trtopt.data import names_function, open_data
 from trtopt.data.source import needs_data, range_notes
-from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import (
     choose_for_building,
     choose_for_running,
     least_capability,
     open_builder,
-    precisions_on,
 )
 from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import (
@@ -38,22 +35,22 @@ from trtopt.files.outputs import folder_in_progress, names_of_user_files, write_
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.bounds import Bounds, bounds_in
+from trtopt.precision.bounds import bounds_in
 from trtopt.recipe import SELECTION_BUDGET, Recipe, io_request
 from trtopt.records import Backend, Manifest, OnnxArtifact, to_json
 from trtopt.requests.build import BuildRequest
 from trtopt.requests.recipe import check_recipe
 from trtopt.targets import target_of
 from trtopt.workflows.build.graph import (
+    BEST,
     QUANTIZED,
-    Precision,
     PreparedGraph,
     keep_model,
     prepare_graph,
     request_for,
     with_typed_io,
 )
-from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
+from trtopt.workflows.build.precision_selection import BASELINE, select_precision
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line
 from trtopt.workflows.tactic_lock import KIND, lock_alarms, lock_of, open_lock
@@ -184,11 +181,6 @@ def default_output(model: Path) -> Path:
     return Path(f"{model.stem}.trtopt")
 
 
-BEST = "best"
-BEST_BOUNDS = Bounds(min_cosine=0.99)
-"""The default bound of `--precision best` for every output."""
-BASELINE: Precision = "fp16"
-"""The precision that quantised engines must not be slower than."""
 _NARROW = {"int8", "float8_e4m3fn", "int4"}
 
 
@@ -300,8 +292,7 @@ def _select_engines(kept: PreparedGraph, recipe: Recipe, workbench: Workbench, f
         found: TrtoptError | None = obstacle(base, recipe, backend)
         if found is None:
             try:
-                plans, terms = make_plans(base, recipe, backend), _terms(base, recipe, workbench.builder)
-                return select_precision(kept, plans, folder, workbench, terms)
+                return select_precision(kept, recipe, workbench, folder)
             except (IncompatibleEngineError, BackendMissingError, NoGpuError) as error:
                 if recipe.precision == BEST:
                     raise
@@ -312,15 +303,3 @@ def _select_engines(kept: PreparedGraph, recipe: Recipe, workbench: Workbench, f
         workbench.listener.phase(Path(base.path).name, f"making the graph {recipe.precision.upper()}")
     made = prepare_graph(kept, recipe, backend)
     return made.manifest(workbench.build((made.onnx,), make_plans(made.onnx, recipe, backend), folder))
-
-
-def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:
-    bounds, gpu, budget = bounds_in(recipe.bounds), builder.device.name, recipe.selection_budget
-    request = request_for(base, recipe, builder.backend)
-    plugins = recipe.fused_plugins
-    if recipe.precision != BEST:
-        requested = cast("Precision", recipe.precision)
-        return SelectionTerms(requested, (BASELINE, requested), request, bounds, gpu, budget, plugins)
-    precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
-    bounds = bounds if bounds.any else BEST_BOUNDS
-    return SelectionTerms(BEST, precisions, request, bounds, gpu, budget, plugins)

@@ -39,7 +39,7 @@ from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.precision.placement.place import applicable
 from trtopt.precision.qdq import Scales
 from trtopt.precision.ranges import MAX
-from trtopt.records import Backend, BuildPlan, Candidate, EngineArtifact, OnnxArtifact
+from trtopt.records import BuildPlan, Candidate, EngineArtifact, OnnxArtifact
 from trtopt.records.precision import CalibrationTable, OutputDifference
 from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.driver import rewrite
@@ -190,16 +190,8 @@ class Candidates:
     What keeps one from being made is raised as `prepare_graph` raises it.
     """
 
-    def __init__(
-        self,
-        base: OnnxArtifact,
-        folder: Path,
-        backend: Backend,
-        request: QuantizeOptions,
-        bounds: Bounds,
-    ):
-        self._base, self._folder, self._backend = base, folder, backend
-        self._request, self._bounds = request, bounds
+    def __init__(self, base: OnnxArtifact, folder: Path, request: QuantizeOptions, bounds: Bounds) -> None:
+        self._base, self._folder, self._request, self._bounds = base, folder, request, bounds
         self._int8: list[Entry] = []
         self._plugin_ranges: CalibrationTable | None = None
         model = model_file.load(Path(base.path))
@@ -213,7 +205,7 @@ class Candidates:
         if precision == AS_GIVEN:
             return self._entry(precision, precision, self._base, folder, None)
         if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
-            made = apply_cast(self._base, precision, self._request.data, self._backend, folder)
+            made = apply_cast(self._base, precision, self._request.data, self._request.target, folder)
             return self._entry(precision, precision, made.onnx, folder, None, differences=made.differences)
         return self._quantize(precision, replace(self._request, precision=precision, forms=None))
 

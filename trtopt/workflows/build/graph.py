@@ -203,6 +203,8 @@ def _copy(onnx: OnnxArtifact, folder: Path) -> OnnxArtifact:
 CAST_FILE = "cast.json"
 QUANTIZED_FILE = "quantize.json"
 QUANTIZED: tuple[str, ...] = ("int8", "fp8", "int4")
+BEST = "best"
+"""Of all precisions, by measuring them."""
 _HALF_TYPES = {"float16", "bfloat16"}
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
 
@@ -230,7 +232,7 @@ def _apply_precision(kept: OnnxArtifact, recipe: Recipe, backend: Backend) -> Pr
             )
         return PreparedGraph(kept)
     if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
-        return apply_cast(kept, precision, data, backend)
+        return apply_cast(kept, precision, data, target_of(backend).name)
     return apply_quantization(kept, request_for(kept, recipe, backend))
 
 
@@ -238,13 +240,13 @@ def apply_cast(
     kept: OnnxArtifact,
     precision: Literal["fp16", "bf16"],
     data: str | Path | None,
-    backend: Backend,
+    target: str,
     folder: Path | None = None,
 ) -> PreparedGraph:
     """The model in 16 bits, in its own folder or another."""
     source = Path(kept.path)
     out = (folder or source.parent) / f"{source.stem}.{precision}{source.suffix}"
-    report = cast(CastRequest(source, out, precision=precision, target=target_of(backend).name, data=data))
+    report = cast(CastRequest(source, out, precision=precision, target=target, data=data))
     report = msgspec.structs.replace(report, source=source.name, out=out.name)
     write_atomically(out.with_name(CAST_FILE), to_json(report))
     values = "random data" if report.data_is_random else report.data
@@ -258,7 +260,7 @@ def apply_cast(
 
 def request_for(kept: OnnxArtifact, recipe: Recipe, backend: Backend) -> QuantizeOptions:
     """The quantisation options of a recipe; INT8's of one that selects the best precision."""
-    precision = "int8" if recipe.precision == "best" else recipe.precision
+    precision = "int8" if recipe.precision == BEST else recipe.precision
     if recipe.calib is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
         raise needs_data(
             f"--precision {precision}",

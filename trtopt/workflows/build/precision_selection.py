@@ -1,9 +1,9 @@
 """Precision selection: precisions of one model are built and measured interleaved; the best is selected.
 
-Few builds, as they take longest: one per float precision and batch size, and up to `budget` of quantised
-engines. The form of INT8 that is expected to gain most comes first; another one, or the fastest without the
-regions that lose, only where the measurement before leaves a question. The selection rests on a last
-interleaved run of all candidates at that batch size.
+Few builds, as they take longest: one per float precision and batch size, and quantised engines up to the
+recipe's budget. The form of INT8 that is expected to gain most comes first; another one, or the fastest
+without the regions that lose, only where the measurement before leaves a question. The selection rests on a
+last interleaved run of all candidates at that batch size.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from trtopt.builder.shapes import shapes_at
+from trtopt.device.backends import precisions_on
 from trtopt.device.ort.reference import interrupt_ort_process
 from trtopt.errors import (
     BuildError,
@@ -40,9 +42,10 @@ from trtopt.measure.loop.interleaved import notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import Comparison
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
 from trtopt.onnxio import model_file
-from trtopt.precision.bounds import Bounds, verdict_alarms
+from trtopt.precision.bounds import Bounds, bounds_in, verdict_alarms
 from trtopt.precision.placement.evidence import ROWS, Expected, expected
 from trtopt.precision.placement.forms import PLAIN, Forms
+from trtopt.recipe import Recipe
 from trtopt.records import (
     BatchVerdict,
     BuildPlan,
@@ -55,7 +58,6 @@ from trtopt.records import (
     PrecisionVerdict,
     RegionTime,
 )
-from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import NOT_TENSORRT, ONNXRUNTIME
 from trtopt.workflows.build.candidates import (
     AS_GIVEN,
@@ -66,7 +68,7 @@ from trtopt.workflows.build.candidates import (
     planned_forms,
 )
 from trtopt.workflows.build.folder import in_folder
-from trtopt.workflows.build.graph import Precision, PreparedGraph
+from trtopt.workflows.build.graph import BEST, Precision, PreparedGraph, request_for
 from trtopt.workflows.race import (
     Setting,
     compare_turns,
@@ -76,8 +78,12 @@ from trtopt.workflows.race import (
     race,
     verdict_record,
 )
-from trtopt.workflows.workbench import Workbench
+from trtopt.workflows.workbench import Workbench, make_plans
 
+BASELINE: Precision = "fp16"
+"""What quantised engines must not be slower than."""
+_BEST_BOUNDS = Bounds(min_cosine=0.99)
+"""The default bound of `--precision best` for every output."""
 _DURATION_S = 2.0
 """Seconds of sampling for each candidate at each batch size."""
 _LAYERS_S = 0.3
@@ -86,41 +92,17 @@ _MAKING = "making the graph and comparing its outputs"
 _BESIDE = "candidates"
 
 
-@dataclass(frozen=True)
-class SelectionTerms:
-    """The candidates and the bounds that they must meet.
-
-    `precisions` are in the order of preference, floats before what is quantised: the first that keeps the
-    bounds is what others must beat. `requested` is the user's request: `best`, or a precision that is
-    selected where it costs no time. `request.forms` None: those of INT8 that are worth it on this `gpu`, as
-    far as `budget` quantised engines at each batch size go.
-    """
-
-    requested: str
-    precisions: tuple[Precision, ...]
-    request: QuantizeOptions
-    bounds: Bounds
-    gpu: str
-    budget: int
-    fused_plugins: bool = False
-
-
-def select_precision(
-    kept: PreparedGraph,
-    plans: Sequence[BuildPlan],
-    folder: Path,
-    workbench: Workbench,
-    terms: SelectionTerms,
-) -> Manifest:
+def select_precision(kept: PreparedGraph, recipe: Recipe, workbench: Workbench, folder: Path) -> Manifest:
     """Build and measure the candidates at every plan's batch size, and keep what was chosen in `folder`.
 
-    `kept` is the float model, in `folder`. Engines are in the order of the plans, graphs in theirs.
-    An engine for a range of batch sizes is judged at the one that it is tuned for.
+    `kept` is the float model, in `folder`. The recipe requests `best`, or a precision that is selected where
+    it costs no time. Engines are in the order of its plans, graphs in theirs. An engine for a range of batch
+    sizes is judged at the one that it is tuned for.
     """
     beside = folder / _BESIDE
     beside.mkdir()
     try:
-        selection = _PrecisionSelection(kept, plans, beside, workbench, terms)
+        selection = _PrecisionSelection(kept, recipe, workbench, beside)
         selection.make_graphs()
         selection.try_forms()
         selection.leave_out_what_loses()
@@ -169,19 +151,16 @@ class _Contest:
 class _PrecisionSelection:
     """One precision selection in progress."""
 
-    def __init__(
-        self,
-        kept: PreparedGraph,
-        plans: Sequence[BuildPlan],
-        folder: Path,
-        workbench: Workbench,
-        terms: SelectionTerms,
-    ) -> None:
-        self._kept, self._base, self._terms = kept, kept.onnx, terms
+    def __init__(self, kept: PreparedGraph, recipe: Recipe, workbench: Workbench, folder: Path) -> None:
+        self._kept, self._base, self._recipe = kept, kept.onnx, recipe
         self._workbench, self._listener = workbench, workbench.listener
-        self._candidates = Candidates(self._base, folder, plans[0].backend, terms.request, terms.bounds)
+        backend, bounds = workbench.builder.backend, bounds_in(recipe.bounds)
+        self._bounds = bounds if bounds.any or recipe.precision != BEST else _BEST_BOUNDS
+        self._request = request_for(self._base, recipe, backend)
+        plans = make_plans(self._base, recipe, backend)
+        self._candidates = Candidates(self._base, folder, self._request, self._bounds)
         shapes = [shapes_at(self._base.inputs, plan, plan.batch.opt[0]) for plan in plans]
-        data = fitting_data(terms.request.data, self._base.inputs, shapes, self._listener.note)
+        data = fitting_data(self._request.data, self._base.inputs, shapes, self._listener.note)
         self._setting = Setting(contract_for(None), _DURATION_S, data)
         self._made: dict[Forms, Entry] = {}
         self._failures: list[TrtoptError] = []
@@ -197,20 +176,27 @@ class _PrecisionSelection:
 
         Those of fused plugins come first: a model without a place for them is refused before minutes go by.
         """
-        for one in self.contests if self._terms.fused_plugins else ():
+        for one in self.contests if self._recipe.fused_plugins else ():
             name = f"int8.plugins.{one.plan.label}"
             self._listener.note(f"{name}: making the graph")
             one.plugins = self._candidates.make_plugins(name, one.plan, self._listener.note)
-        for precision in self._terms.precisions:
+        for precision in self._precisions():
             if precision == "int8":
                 self._expect_of_forms()
                 continue
             own = partial(self._candidates.make, precision)
             self._listener.note(f"{precision}: {_MAKING}")
-            self._make(precision, own, is_required=precision == self._terms.requested)
+            self._make(precision, own, is_required=precision == self._recipe.precision)
         self.entries.sort(key=lambda entry: entry.is_quantized)
         if all(entry.broken for entry in self.entries if not entry.is_quantized):
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
+
+    def _precisions(self) -> tuple[Precision, ...]:
+        """By preference, floats first: the first that keeps the bounds is what others must beat."""
+        builder = self._workbench.builder
+        if self._recipe.precision == BEST:
+            return cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
+        return BASELINE, cast("Precision", self._recipe.precision)
 
     def _make(self, name: str, make: Callable[[], Entry], *, is_required: bool) -> Entry | None:
         """Make and evaluate a graph; None, with a note, where one that is not required cannot be made."""
@@ -229,7 +215,8 @@ class _PrecisionSelection:
 
     def _expect_of_forms(self) -> None:
         """What each plan's search may build: the requested form, or those that the graph has a place for."""
-        request, gpu, budget = self._terms.request, self._terms.gpu, self._terms.budget
+        request, budget = self._request, self._recipe.selection_budget
+        gpu = self._workbench.builder.device.name
         if (forms := request.graph_forms) is not None:
             for one in self.contests:
                 one.search = FormSearch((Expected(forms, 0.0, 0.0),), budget)
@@ -300,7 +287,7 @@ class _PrecisionSelection:
 
     def _await_form(self, forms: Forms, coming: Future[Entry]) -> Entry | None:
         """INT8 in a form; None where it cannot be made, if that was not requested or others were."""
-        is_required = self._terms.requested == "int8" and not self._made
+        is_required = self._recipe.precision == "int8" and not self._made
         entry = self._make(_name_of(forms), coming.result, is_required=is_required)
         if entry is not None:
             self._made[forms] = entry
@@ -488,13 +475,13 @@ class _PrecisionSelection:
             graphs[name], own = move_into(by_name[name], labels, folder)
             engines |= dict(zip(labels, own, strict=True))
         verdict = PrecisionVerdict(
-            requested=self._terms.requested,
+            requested=str(self._recipe.precision),
             baseline=self._baseline.name,
             threshold=THRESHOLD,
             device=f"{runs[0].environment.device.name} with {runs[0].environment.backend}",
             contract=" and ".join(dict.fromkeys(turns.contract.name for run in runs for turns in run.turns)),
-            data=str(self._terms.request.data or "random data"),
-            bounds=self._terms.bounds.given,
+            data=str(self._request.data or "random data"),
+            bounds=self._bounds.given,
             candidates=tuple(entry.candidate for entry in self.entries),
             batches=tuple(verdicts),
             notes=tuple(notes_of(runs)),
@@ -549,7 +536,7 @@ class _PrecisionSelection:
                 entry.name,
                 ms.get(entry.name),
                 compared.get(entry.name),
-                requested=entry.candidate.precision == self._terms.requested,
+                requested=entry.candidate.precision == self._recipe.precision,
                 broken=entry.broken,
                 sqnr_db=entry.sqnr_db,
             )
