@@ -162,8 +162,8 @@ def look(folder: Path, manifest: Manifest) -> tuple[dict[str, str], str]:
 def describe(manifest: Manifest, lock: Path, listed: dict[str, str]) -> dict[str, Any]:
     """Where it was built, and what the lock has beside what the inspector lists."""
     (engine,) = manifest.engines
-    (own,) = read_versioned(lock.read_bytes(), TacticLock).engines
-    asked = {one.layer for one in own.layers}
+    (own,) = read_versioned(lock.read_bytes(), TacticLock).engines.values()
+    asked = {one.layer for one in own}
     return {
         "gpu": engine.device.name,
         "driver": engine.device.driver,

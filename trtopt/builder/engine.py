@@ -16,7 +16,7 @@ from trtopt.onnxio.external_data import least_bytes
 from trtopt.onnxio.model_info import load_graph
 from trtopt.printable import counted, visible_lines
 from trtopt.records import BuildClocks, BuildPlan, ClockReading, EngineArtifact, Job, to_json
-from trtopt.records.build import EngineTactics, LayerTactic, TacticLock
+from trtopt.records.build import LayerTactic, TacticLock
 
 _INTERVAL_S = 1.0
 
@@ -154,8 +154,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         write_atomically(folder / layers, built.inspector.encode())
     cache_out = caches.save(built.timing_cache, clocks)
     if job.tactics is not None:
-        own = EngineTactics(plan=job.plan, layers=built.tactics)
-        lock = TacticLock(device=builder.device, engines=(own,))
+        lock = TacticLock(backend=builder.backend, device=builder.device, engines={label: built.tactics})
         write_atomically(folder / tactics_file(job.plan), to_json(lock))
         count = counted(len({one.layer for one in built.tactics}), "layer")
         caches.notes.append(f"{label}: tactics of {count} {'held' if job.tactics else 'recorded'}")

@@ -149,19 +149,13 @@ class LayerTactic(Record, frozen=True, kw_only=True):
     """Of inputs, then outputs: type, strides, and the axis that is a vector with its length."""
 
 
-class EngineTactics(Record, frozen=True, kw_only=True):
-    """The tactics of an engine."""
-
-    plan: BuildPlan
-    layers: tuple[LayerTactic, ...]
-
-
 class TacticLock(Record, frozen=True, kw_only=True):
-    """The tactics of engines, which a build on this device and to these plans can be held to."""
+    """What layers of engines got, by the engines' labels; tactics mean nothing to another builder or GPU."""
 
     schema: str = "trtopt.lock/1"
+    backend: Backend
     device: DeviceInfo
-    engines: tuple[EngineTactics, ...]
+    engines: dict[str, tuple[LayerTactic, ...]]
 
 
 # ── the build folder ────────────────────────────────────────────────────────────────────────────────────

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from trtopt.builder.engine import tactics_file
 from trtopt.device.api import EngineBuilder
 from trtopt.errors import ArtifactError, OutputError, UsageError
@@ -13,13 +15,7 @@ from trtopt.files.outputs import check_output, json_kind
 from trtopt.inspect.inspector import EngineLayer, read_inspector
 from trtopt.inspect.layers import OPAQUE_KINDS
 from trtopt.recipe import Recipe
-from trtopt.records import (
-    BuildPlan,
-    EngineArtifact,
-    LayerTactic,
-    TacticLock,
-    read_versioned,
-)
+from trtopt.records import EngineArtifact, LayerTactic, TacticLock, read_versioned
 from trtopt.targets import TENSORRT, target_of
 from trtopt.workflows.cache_folder import NO_CACHE
 
@@ -64,44 +60,39 @@ def open_lock(
                 "build with its tactics by --locked, or remove it, or name another file",
             )
     if locked is None:
-        return TacticLock(device=builder.device, engines=())
+        return TacticLock(backend=backend, device=builder.device, engines={})
     with reading_as("a lock of tactics", Path(locked), "give a file that `trtopt build --lock` wrote"):
         found = read_versioned(read_bounded(Path(locked)), TacticLock)
-        if not found.engines or not all(one.layers for one in found.engines):
+        if not found.engines or not all(found.engines.values()):
             raise ValueError("it has no tactics, or an engine that has none")
-    gpus = found.device.name, builder.device.name
-    for of, now in ((found.engines[0].plan.backend, backend), gpus):
+    for of, now in ((found.backend, backend), (found.device.name, builder.device.name)):
         if of != now:
             raise ArtifactError(f"{locked}: is of {of}, and its tactics mean nothing on {now}", _NEW)
     return found
 
 
-def tactics_for(plan: BuildPlan, lock: TacticLock | None) -> tuple[LayerTactic, ...] | None:
-    """The tactics of a plan, as `BuildInput` has them; an ArtifactError says what the lock has otherwise."""
+def tactics_for(label: str, lock: TacticLock | None) -> tuple[LayerTactic, ...] | None:
+    """The tactics of an engine, as `BuildInput` has them."""
     if lock is None or not lock.engines:
         return None if lock is None else ()
-    own = {one.plan.label: one for one in lock.engines}.get(plan.label)
-    if own is None:
-        raise ArtifactError(f"--locked: the lock has no {plan.label}", _NEW)
-    if changed := [name for name in plan.__struct_fields__ if getattr(plan, name) != getattr(own.plan, name)]:
-        what = "graph: of another model, or rewritten or cast otherwise"
-        what = what if "onnx_sha256" in changed else ", ".join(changed)
-        raise ArtifactError(f"--locked: in the lock {plan.label} has another {what}", _NEW)
-    return own.layers
+    if label not in lock.engines:
+        raise ArtifactError(f"--locked: the lock has {', '.join(lock.engines)}, and no {label}", _NEW)
+    return lock.engines[label]
 
 
 def lock_of(folder: Path, engines: Sequence[EngineArtifact]) -> TacticLock:
     """One lock of all engines that were built with one into a folder."""
-    files = [read_bounded(folder / tactics_file(engine.plan)) for engine in engines]
-    own = tuple(one for file in files for one in read_versioned(file, TacticLock).engines)
-    return TacticLock(device=engines[0].device, engines=own)
+    files = (read_bounded(folder / tactics_file(engine.plan)) for engine in engines)
+    first, *others = (read_versioned(file, TacticLock) for file in files)
+    layers = {label: layers for one in (first, *others) for label, layers in one.engines.items()}
+    return msgspec.structs.replace(first, engines=layers)
 
 
 def lock_alarms(folder: Path, engines: Sequence[EngineArtifact], lock: TacticLock) -> Iterator[str]:
     """What a lock of these engines does not reach, by the inspector."""
-    for engine, own in zip(engines, lock.engines, strict=True):
+    for engine in engines:
         text = read_bounded(folder / engine.layers) if engine.layers else b""
-        asked = {one.layer for one in own.layers}
+        asked = {one.layer for one in lock.engines[engine.plan.label]}
         try:
             layers = read_inspector(text.decode(errors="replace")).layers
         except ArtifactError as error:

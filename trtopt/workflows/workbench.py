@@ -132,7 +132,7 @@ class Workbench:
                 timing_cache=str(self.cache.absolute()) if self.cache else None,
                 store=str(self.store.absolute()) if self.store else None,
                 nvtx=self.nvtx,
-                tactics=tactics_for(one.plan, self.lock),
+                tactics=tactics_for(one.plan.label, self.lock),
             )
             for one in requested
         ]

@@ -175,23 +175,20 @@ class TensorRTBuilder(EngineBuilder):
             known = tactics_in(cache) if plan.settings.reproducible else {}
             with self._marks.range("build"):
                 serialized = builder.build_serialized_network(network, config)
-            if selector is not None and selector.failure is not None:
-                raise selector.failure
             if serialized is None:
                 bound = plan.settings.workspace_bytes
                 raise _failure("TensorRT could not build the engine", errors, bound)
             if plan.settings.reproducible:
                 require_unchanged(known, tactics_in(cache))
-            made = () if selector is None else tuple(selector.made)
-            if given.tactics:
-                require_held(given.tactics, made)
+            if selector is not None:
+                require_held(given.tactics or (), selector.made)
             return BuiltEngine(
                 engine=bytes(serialized),
                 inputs=_specs(network.get_input, network.num_inputs),
                 outputs=_specs(network.get_output, network.num_outputs),
                 config=applied,
                 timing_cache=detach(config, cache) if cache is not None else None,
-                tactics=made,
+                tactics=tuple(selector.made) if selector is not None else (),
             )
         finally:
             cache = config = selector = network = builder = None

@@ -10,14 +10,11 @@ from trtopt.errors import BuildError
 from trtopt.printable import some_of
 from trtopt.records import LayerTactic
 
-_NAMED = 12
-
 
 def select(trt: Any, config: Any, wanted: Collection[LayerTactic]) -> Any:
     """Have the builder ask which tactic each layer gets; returns the selector, which must outlive the build.
 
-    Where no choice is among the `wanted` the layer has all. `made` is what layers got in the end, `failure`
-    what went wrong here: TensorRT only prints exceptions.
+    Where no choice is among the `wanted` the layer has all. `made` is what layers got in the end.
     """
     held = frozenset(wanted)
 
@@ -25,21 +22,13 @@ def select(trt: Any, config: Any, wanted: Collection[LayerTactic]) -> Any:
         def __init__(self) -> None:
             trt.IAlgorithmSelector.__init__(self)
             self.made: list[LayerTactic] = []
-            self.failure: Exception | None = None
 
         def select_algorithms(self, context: Any, choices: Any) -> list[int]:
             every = list(range(len(choices)))
-            try:
-                return [at for at in every if held and _described(context, choices[at]) in held] or every
-            except Exception as error:  # noqa: BLE001  (raised again after the build)
-                self.failure = error
-                return every
+            return [at for at in every if held and _described(context, choices[at]) in held] or every
 
         def report_algorithms(self, contexts: Any, choices: Any) -> None:
-            try:
-                self.made += map(_described, contexts, choices)
-            except Exception as error:  # noqa: BLE001
-                self.failure = error
+            self.made += list(map(_described, contexts, choices))
 
     config.algorithm_selector = selector = Selector()
     config.set_flag(trt.BuilderFlag.DISABLE_TIMING_CACHE)  # a cached timing leaves no choice
@@ -62,12 +51,17 @@ def _described(context: Any, algorithm: Any) -> LayerTactic:
 
 
 def require_held(wanted: Sequence[LayerTactic], made: Sequence[LayerTactic]) -> None:
-    """Check that layers got what a lock has, each as often; a layer that it does not have is not held."""
+    """Check that layers got what a lock has, each as often; a layer that it does not have is not held.
+
+    Without a lock any layer will do. TensorRT only prints what the selector raises, and then reports none.
+    """
+    if not made:
+        raise BuildError("TensorRT told of no layer's tactic; its log may say why", "omit --lock or --locked")
     locked, got = Counter(wanted), Counter(made)
     loose = list(dict.fromkeys(one.layer for one in (locked - got) + (got - locked)))
-    if loose:
+    if wanted and loose:
         layers = len({one.layer for one in (*wanted, *made)})
         raise BuildError(
-            f"--locked: held {layers - len(loose)} of {layers} layers; not held: {some_of(loose, _NAMED)}",
+            f"--locked: held {layers - len(loose)} of {layers} layers; not held: {some_of(loose, 12)}",
             "write a new lock with --lock, as TensorRT has other choices here; or omit --locked",
         )
