@@ -166,9 +166,9 @@ def _refuse_other_options(context: click.Context) -> None:
 def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
     from trtopt.cli.console import listening, say, show_result
     from trtopt.report.build import build_view
-    from trtopt.workflows.build.folder import rebuild_locked, rebuilt_name
+    from trtopt.workflows.build.folder import rebuild_locked
 
-    target = output or rebuilt_name(source)
+    target = output or Path(f"{source.resolve().name}.rebuilt")  # in the current folder
     with listening() as listener:
         manifest, changes = rebuild_locked(source, target, listener, plugins)
     show_result(None, manifest, build_view(manifest, str(target)))

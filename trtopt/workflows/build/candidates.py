@@ -46,6 +46,7 @@ from trtopt.rewrite.driver import rewrite
 from trtopt.rewrite.rewrite import NO_SHAPES
 from trtopt.rewrite.rules import RULES
 from trtopt.targets import target_named
+from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.build.graph import (
     QUANTIZED,
     Precision,
@@ -359,5 +360,4 @@ def move_into(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxAr
         if place.exists():
             place = folder / f"{file.stem}.{entry.name}{file.suffix}"
         file.rename(place)
-    onnx = msgspec.structs.replace(entry.onnx, path=Path(entry.onnx.path).name)
-    return onnx, engines
+    return in_folder(entry.onnx), engines

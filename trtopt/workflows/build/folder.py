@@ -162,11 +162,6 @@ def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
     return check_folder(folder)
 
 
-def rebuilt_name(source: Path) -> Path:
-    """The default folder of a rebuild: the same name with `.rebuilt`, in the current folder."""
-    return Path(f"{source.resolve().name}.rebuilt")
-
-
 def rebuild_locked(
     source: Path, target: Path, listener: Listener = SILENT, plugins: Sequence[str] = ()
 ) -> tuple[Manifest, list[str]]:
