@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from trtopt.builder.engine import tactics_file
 from trtopt.device.api import EngineBuilder
 from trtopt.errors import ArtifactError, OutputError, UsageError
@@ -16,7 +14,7 @@ from trtopt.inspect.inspector import EngineLayer, read_inspector
 from trtopt.inspect.layers import OPAQUE_KINDS
 from trtopt.recipe import Recipe
 from trtopt.records import EngineArtifact, LayerTactic, TacticLock, read_versioned
-from trtopt.targets import TENSORRT, target_of
+from trtopt.targets import target_of
 from trtopt.workflows.cache_folder import NO_CACHE
 
 KIND = json_kind("trtopt.lock")
@@ -36,14 +34,11 @@ def open_lock(
     if lock is None and locked is None:
         return None
     flag, backend = "--lock" if locked is None else "--locked", builder.backend
-    if backend.name != TENSORRT:
-        raise UsageError(
-            f"{flag}: {backend} chooses no tactics when it builds", f"omit {flag}, or give --backend tensorrt"
-        )
     if not target_of(backend).algorithm_selector:
         raise UsageError(
-            f"{flag}: {backend} repeats tactics by its timing cache",
-            f"give --timing-cache FILE in place of {flag}, and from the second build on --reproducible too",
+            f"{flag}: {backend} has no selector of tactics",
+            f"omit {flag}; TensorRT 10.8 and newer repeat tactics by --timing-cache FILE, and --reproducible "
+            "from the second build on",
         )
     if recipe.timing_cache not in (None, NO_CACHE):
         raise UsageError(f"{flag} and --timing-cache would both decide the tactics", "omit one of them")
@@ -82,10 +77,10 @@ def tactics_for(label: str, lock: TacticLock | None) -> tuple[LayerTactic, ...] 
 
 def lock_of(folder: Path, engines: Sequence[EngineArtifact]) -> TacticLock:
     """One lock of all engines that were built with one into a folder."""
-    files = (read_bounded(folder / tactics_file(engine.plan)) for engine in engines)
-    first, *others = (read_versioned(file, TacticLock) for file in files)
-    layers = {label: layers for one in (first, *others) for label, layers in one.engines.items()}
-    return msgspec.structs.replace(first, engines=layers)
+    layers: dict[str, tuple[LayerTactic, ...]] = {}
+    for engine in engines:
+        layers |= read_versioned(read_bounded(folder / tactics_file(engine.plan)), TacticLock).engines
+    return TacticLock(backend=engines[0].plan.backend, device=engines[0].device, engines=layers)
 
 
 def lock_alarms(folder: Path, engines: Sequence[EngineArtifact], lock: TacticLock) -> Iterator[str]:

@@ -143,7 +143,7 @@ def test_a_lock_of_something_else_is_refused_with_the_reason(
     ("terms", "option"),
     [
         ({"dump": "tensorrt_rtx-1.7.1.116"}, "--lock"),
-        ({"dump": "tensorrt-10.16.1.11"}, "timing cache"),
+        ({"dump": "tensorrt-10.16.1.11"}, "--reproducible"),
         ({"recipe": Recipe(precision="int8")}, "--precision"),
         ({"recipe": Recipe(timing_cache="mine.cache")}, "--timing-cache"),
     ],
