@@ -248,7 +248,8 @@ def _by_reason(group: _Group, sides: tuple[_Side, _Side]) -> Iterator[tuple[int,
         for side in group
     ]
     fused = [side for side, parts in enumerate(group) if any(part.product for part in parts)]
-    is_fused = len(fused) == 1 and _types(products[0]) == _types(products[1])
+    ours, theirs = (sorted(part.dtype for part in side) for side in products)
+    is_fused = len(fused) == 1 and ours == theirs
     hides = any(part.is_opaque for side in group for part in side)
     for side, parts in enumerate(group):
         for part in parts:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from trtopt.errors import MeasurementError
 from trtopt.files.atomic import scratch_folder
+from trtopt.files.bounded_reading import reading_as
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.records import LayerPass, LayerTime
 
@@ -53,7 +54,9 @@ def time_nodes(engine: bytes, options: Any, feeds: Mapping[str, NDArray[Any]], r
         runs = min(runs, bearable)
         for _ in range(runs):
             session.run(None, dict(feeds))
-        with Path(session.end_profiling()).open("rb") as lines:
+        file = Path(session.end_profiling())
+        remedy = "if the disk is full, free space there, or set TMPDIR"
+        with reading_as("ONNX Runtime's profile", file, remedy), file.open("rb") as lines:
             nodes = list(_events(lines, held))
     if not nodes:
         raise MeasurementError(

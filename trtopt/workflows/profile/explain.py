@@ -116,8 +116,9 @@ def _trusted(names: Sequence[str], path: Path) -> Iterator[str]:
 
 def _check_one_model(a: ProfileReport, b: ProfileReport, where: Path) -> None:
     if not _nodes_of(a) & _nodes_of(b):
+        problem = "is of another model" if _nodes_of(a) and _nodes_of(b) else "one of them has no layers"
         raise ArtifactError(
-            f"{where}: shares no ONNX node with A: it is of another model", "compare engines of one model"
+            f"{where}: shares no ONNX node with A: {problem}", "compare profiled engines of one model"
         )
 
 

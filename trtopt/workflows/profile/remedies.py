@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -19,6 +18,7 @@ from trtopt.files.manifests import MANIFEST, read_listed
 from trtopt.measure.contracts import contract_for
 from trtopt.measure.engine import LoadedEngine
 from trtopt.measure.loop.interleaved import pooled_ms, valid_rounds
+from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.placement.forms import parse_forms
 from trtopt.recipe import Recipe
@@ -78,15 +78,16 @@ def try_remedies(
             except TrtoptError as error:
                 trial = replace(trial, reason=error.problem)
             trials.append(trial)
-        measured = _measure(found.batch, {**sides, **built}, request, listener) if built else {}
-        return replace(found, trials=tuple(replace(one, **measured.get(one.option, {})) for one in trials))
+        if built:
+            trials = _measure(found.batch, {**sides, **built}, trials, request, listener)
+        return replace(found, trials=tuple(trials))
 
 
 def check_chosen(words: Sequence[str], found: Sequence[EngineDifference]) -> None:
     """Every word names a cause that costs B time."""
     costly = {cause.cause for one in found for cause in one.causes if cause.cost_ms > 0}
     for word in words:
-        if word != ALL and not any(word in name for name in costly):
+        if word != ALL and not any(word and word in name for name in costly):
             raise UsageError(
                 f"--try {word}: no cause of that name costs B time",
                 f"choose a part of one of: {'; '.join(sorted(costly)) or 'none does'}",
@@ -130,7 +131,8 @@ class _Subject:
             raise UsageError(why if cause.remedy else "no remedy is known", "try another cause")
         folder.mkdir()
         graph, old = self._changed(name, values, folder), self._engine
-        if graph.sha256 == self._graph.sha256:
+        ours, theirs = (model_file.load(Path(one.path)).proto.graph.node for one in (self._graph, graph))
+        if list(ours) == list(theirs):  # scales differ on other data
             raise UsageError("it changes nothing in B's graph", "try another cause")
         builder = open_builder(old.artifact.plan.backend.name)
         bench = Workbench(builder=builder, listener=self._listener, limit_s=self._request.timeout)
@@ -160,9 +162,13 @@ class _Subject:
 
 
 def _measure(
-    size: int, engines: Mapping[str, LoadedEngine], request: ExplainRequest, listener: Listener
-) -> dict[str, dict[str, Any]]:
-    """What was measured of each but B, which comes first, in turns in one process."""
+    size: int,
+    engines: Mapping[str, LoadedEngine],
+    trials: Sequence[Trial],
+    request: ExplainRequest,
+    listener: Listener,
+) -> list[Trial]:
+    """With what was measured in turns in one process, of B first."""
     first, names = engines["B"], [*engines]
     data = fitting_data(request.data, first.artifact.inputs, [first.shapes], listener.note)
     setting = Setting(contract_for(None), request.duration, data, timeout=request.timeout)
@@ -170,21 +176,17 @@ def _measure(
     turns = heat(label, [*engines.values()], names, "tuning", size, setting, rounds)
     try:
         (run,) = race([turns], listener, request.timeout)
-    except TrtoptError as error:
-        failure: str | None = error.problem
-    else:
         failure = run.failure
-    if failure is not None:  # the causes are known all the same
-        return {name: {"reason": failure} for name in names}
+    except TrtoptError as error:  # the causes are known all the same
+        failure = error.problem
+    if failure is not None:
+        return [replace(one, reason=one.reason or failure) for one in trials]
     kept = valid_rounds(run)
     ms = {one.name: pooled_ms(one) for one in kept.turns}
-    return {
-        name: {
-            "ms": ms[name],
-            "a_ms": ms.get("A"),
-            "b_ms": ms["B"],
-            "against_b": verdict_record(size, compare_turns(kept, number)),
-        }
-        for number, name in enumerate(names)
-        if number
-    }
+    measured = []
+    for one in trials:
+        if one.option in engines:
+            verdict = verdict_record(size, compare_turns(kept, names.index(one.option)))
+            one = replace(one, ms=ms[one.option], a_ms=ms.get("A"), b_ms=ms["B"], against_b=verdict)
+        measured.append(one)
+    return measured
