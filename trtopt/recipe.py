@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Final, Literal, SupportsIndex, get_args
 
 import msgspec
 
@@ -27,10 +27,15 @@ from trtopt.records.tensors import (
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
 BATCH = "N"
-Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]
+GraphPrecision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
+"""What can be written into a graph."""
+Precision = Literal[GraphPrecision, "best"]
+BEST: Final = "best"
+"""Of all precisions, by measuring them."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-GRAPH_PRECISIONS = tuple(one for one in PRECISIONS if one != "best")
-"""Those that can be written into a graph."""
+GRAPH_PRECISIONS: tuple[GraphPrecision, ...] = get_args(GraphPrecision)
+QUANTIZED: tuple[GraphPrecision, ...] = ("int8", "fp8", "int4")
+"""Those with Q/DQ."""
 Rewriting = Literal["default", "all", "none"]
 """Which rewrite rules a build applies: those that earned it for its TensorRT, all of them, or none."""
 LOCAL, RAY = "local", "ray"
@@ -79,6 +84,11 @@ class Recipe(RecipeSettings, frozen=True, kw_only=True):
     executor: str = LOCAL
     gpu_model: str | None = None
     retries: int = 2
+
+    @property
+    def selects_precision(self) -> bool:
+        """Whether engines in several precisions are to be measured, and the best one kept."""
+        return self.verdict and self.precision in (*QUANTIZED, BEST)
 
     @property
     def given(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from trtopt.measure.load.arrivals import Goal, parse_goal
 from trtopt.measure.statistics.summaries import percentile, throughput_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import bounds_in
-from trtopt.recipe import batch_sizes
+from trtopt.recipe import BEST, batch_sizes
 from trtopt.records import BenchPoint, Trust, to_json
 from trtopt.records.tune import Optimized, OptimizedPoint
 from trtopt.requests.build import OptimizeRequest
@@ -29,7 +29,6 @@ from trtopt.serving.load_folder import BENCH_FILE
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench, check_request
 from trtopt.workflows.build.build import build, default_output, obstacle
-from trtopt.workflows.build.graph import BEST
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import check
 

@@ -42,7 +42,7 @@ def open_lock(
         )
     if recipe.timing_cache not in (None, NO_CACHE):
         raise UsageError(f"{flag} and --timing-cache would both decide the tactics", "omit one of them")
-    if recipe.precision in ("int8", "fp8", "int4", "best") and recipe.verdict:
+    if recipe.selects_precision:
         raise UsageError(
             f"{flag}: --precision {recipe.precision} builds several engines and keeps the fastest",
             "add --no-verdict, or build the model that `trtopt quantize` wrote",

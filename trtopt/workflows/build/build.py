@@ -36,14 +36,12 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import bounds_in
-from trtopt.recipe import SELECTION_BUDGET, Recipe, io_request
+from trtopt.recipe import BEST, QUANTIZED, SELECTION_BUDGET, Recipe, io_request
 from trtopt.records import Backend, Manifest, OnnxArtifact, to_json
 from trtopt.requests.build import BuildRequest
 from trtopt.requests.recipe import check_recipe
 from trtopt.targets import target_of
 from trtopt.workflows.build.graph import (
-    BEST,
-    QUANTIZED,
     PreparedGraph,
     keep_model,
     prepare_graph,
@@ -187,13 +185,13 @@ _NARROW = {"int8", "float8_e4m3fn", "int4"}
 def _check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     """Validate a recipe's precision and its data before anything is written."""
     _check_capabilities(recipe)
-    if bounds_in(recipe.bounds).any and not _is_measured(recipe):
+    if bounds_in(recipe.bounds).any and not recipe.selects_precision:
         first = next(iter(recipe.bounds)).replace("_", "-")
         raise UsageError(
             f"--{first}: has no effect, because no precision is selected",
             "use it with --precision best, int8 or fp8, without --no-verdict",
         )
-    if recipe.selection_budget != SELECTION_BUDGET and not _is_measured(recipe):
+    if recipe.selection_budget != SELECTION_BUDGET and not recipe.selects_precision:
         raise UsageError(
             f"--selection-budget {recipe.selection_budget}: has no effect, because no precision is selected",
             "use it with --precision best or int8, without --no-verdict",
@@ -247,10 +245,6 @@ def _check_capabilities(recipe: Recipe) -> None:
                 f"--compute-capability {name}: such GPUs have no {precision.upper()}",
                 f"build for {least[0]}.{least[1]} and newer, or in another precision",
             )
-
-
-def _is_measured(recipe: Recipe) -> bool:
-    return recipe.verdict and recipe.precision in (*QUANTIZED, BEST)
 
 
 def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> UsageError | None:

@@ -39,6 +39,7 @@ from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.precision.placement.place import applicable
 from trtopt.precision.qdq import Scales
 from trtopt.precision.ranges import MAX
+from trtopt.recipe import QUANTIZED, GraphPrecision
 from trtopt.records import BuildPlan, Candidate, EngineArtifact, OnnxArtifact
 from trtopt.records.precision import CalibrationTable, OutputDifference
 from trtopt.requests.models import QuantizeOptions
@@ -48,8 +49,6 @@ from trtopt.rewrite.rules import RULES
 from trtopt.targets import target_named
 from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.build.graph import (
-    QUANTIZED,
-    Precision,
     apply_cast,
     apply_quantization,
 )
@@ -199,7 +198,7 @@ class Candidates:
         self._model = replace(model, proto=prepare.prepare(model.proto)[0])
         self._session = open_model(self._model)
 
-    def make(self, precision: Precision) -> Entry:
+    def make(self, precision: GraphPrecision) -> Entry:
         """The model in a precision; `fp32` is the unchanged model."""
         folder = self._folder / precision
         folder.mkdir()

@@ -16,7 +16,7 @@ from trtopt.files.manifests import MANIFEST
 from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import gib
 from trtopt.onnxio.model_info import load_graph, read_onnx
-from trtopt.recipe import Recipe, io_request
+from trtopt.recipe import BEST, Recipe, io_request
 from trtopt.records import Backend, EngineArtifact, Manifest, OnnxArtifact, RewriteSummary, to_json
 from trtopt.records.precision import OutputDifference
 from trtopt.records.tensors import TypedTensor
@@ -202,11 +202,7 @@ def _copy(onnx: OnnxArtifact, folder: Path) -> OnnxArtifact:
 
 CAST_FILE = "cast.json"
 QUANTIZED_FILE = "quantize.json"
-QUANTIZED: tuple[str, ...] = ("int8", "fp8", "int4")
-BEST = "best"
-"""Of all precisions, by measuring them."""
 _HALF_TYPES = {"float16", "bfloat16"}
-Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
 
 
 def prepare_graph(kept: PreparedGraph, recipe: Recipe, backend: Backend) -> PreparedGraph:

@@ -45,7 +45,7 @@ from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds, bounds_in, verdict_alarms
 from trtopt.precision.placement.evidence import ROWS, Expected, expected
 from trtopt.precision.placement.forms import PLAIN, Forms
-from trtopt.recipe import Recipe
+from trtopt.recipe import BEST, GraphPrecision, Recipe
 from trtopt.records import (
     BatchVerdict,
     BuildPlan,
@@ -68,7 +68,7 @@ from trtopt.workflows.build.candidates import (
     planned_forms,
 )
 from trtopt.workflows.build.folder import in_folder
-from trtopt.workflows.build.graph import BEST, Precision, PreparedGraph, request_for
+from trtopt.workflows.build.graph import PreparedGraph, request_for
 from trtopt.workflows.race import (
     Setting,
     compare_turns,
@@ -80,7 +80,7 @@ from trtopt.workflows.race import (
 )
 from trtopt.workflows.workbench import Workbench, make_plans
 
-BASELINE: Precision = "fp16"
+BASELINE: GraphPrecision = "fp16"
 """What quantised engines must not be slower than."""
 _BEST_BOUNDS = Bounds(min_cosine=0.99)
 """The default bound of `--precision best` for every output."""
@@ -191,12 +191,12 @@ class _PrecisionSelection:
         if all(entry.broken for entry in self.entries if not entry.is_quantized):
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
 
-    def _precisions(self) -> tuple[Precision, ...]:
+    def _precisions(self) -> tuple[GraphPrecision, ...]:
         """By preference, floats first: the first that keeps the bounds is what others must beat."""
         builder = self._workbench.builder
         if self._recipe.precision == BEST:
-            return cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
-        return BASELINE, cast("Precision", self._recipe.precision)
+            return cast("tuple[GraphPrecision, ...]", precisions_on(builder.backend, builder.device))
+        return BASELINE, cast("GraphPrecision", self._recipe.precision)
 
     def _make(self, name: str, make: Callable[[], Entry], *, is_required: bool) -> Entry | None:
         """Make and evaluate a graph; None, with a note, where one that is not required cannot be made."""

@@ -23,13 +23,14 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import (
     GRAPH_PRECISIONS,
     MAX_AXIS,
+    QUANTIZED,
     batch_sizes,
     io_request,
     measured_on,
 )
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
 from trtopt.requests.build import SweepRequest
-from trtopt.workflows.build.graph import QUANTIZED, request_for, with_typed_io
+from trtopt.workflows.build.graph import request_for, with_typed_io
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.race import with_streams
 from trtopt.workflows.sweep.folder import (

@@ -15,14 +15,13 @@ from trtopt.onnxio.model_file import load
 from trtopt.precision.placement.forms import forms_in, parse_forms
 from trtopt.precision.placement.place import with_choice
 from trtopt.printable import counted
-from trtopt.recipe import Recipe
+from trtopt.recipe import QUANTIZED, Recipe
 from trtopt.records import Backend, DeviceInfo
 from trtopt.records.tune import CandidateKind
 from trtopt.rewrite.driver import RuleFailed, rewrite
 from trtopt.rewrite.rules import RULES
 from trtopt.targets import ONNXRUNTIME, target_named, target_of
 from trtopt.workflows.build.candidates import planned_forms
-from trtopt.workflows.build.graph import QUANTIZED
 
 _OF_THE_PLAN = {"batch", *(one.name for one in SETTINGS)}
 """The fields of a recipe that leave the graph unchanged."""
