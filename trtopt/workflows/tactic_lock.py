@@ -13,7 +13,7 @@ from trtopt.files.outputs import check_output, json_kind
 from trtopt.inspect.inspector import EngineLayer, read_inspector
 from trtopt.inspect.layers import OPAQUE_KINDS
 from trtopt.recipe import Recipe
-from trtopt.records import EngineArtifact, LayerTactic, TacticLock, read_versioned
+from trtopt.records import BuildPlan, EngineArtifact, LayerTactic, TacticLock, read_versioned
 from trtopt.targets import target_of
 from trtopt.workflows.cache_folder import NO_CACHE
 
@@ -24,9 +24,13 @@ _EXACT = {"float32", "float16", "bfloat16", "int32", "int64", "bool"}
 
 
 def open_lock(
-    lock: str | Path | None, locked: str | Path | None, recipe: Recipe, builder: EngineBuilder
+    lock: str | Path | None,
+    locked: str | Path | None,
+    recipe: Recipe,
+    builder: EngineBuilder,
+    plans: Sequence[BuildPlan],
 ) -> TacticLock | None:
-    """What a build is held to, or a lock of no engines if it only writes one; None: neither.
+    """What a build of these plans is held to, or a lock without tactics if it only writes one; None: neither.
 
     UsageError: the backend or another option admits no lock. ArtifactError: `locked` is none for here.
     OutputError: `lock` cannot be written, or is there.
@@ -55,24 +59,16 @@ def open_lock(
                 "build with its tactics by --locked, or remove it, or name another file",
             )
     if locked is None:
-        return TacticLock(backend=backend, device=builder.device, engines={})
+        return TacticLock(backend=backend, device=builder.device, engines={plan.label: () for plan in plans})
     with reading_as("a lock of tactics", Path(locked), "give a file that `trtopt build --lock` wrote"):
         found = read_versioned(read_bounded(Path(locked)), TacticLock)
-        if not found.engines or not all(found.engines.values()):
-            raise ValueError("it has no tactics, or an engine that has none")
     for of, now in ((found.backend, backend), (found.device.name, builder.device.name)):
         if of != now:
             raise ArtifactError(f"{locked}: is of {of}, and its tactics mean nothing on {now}", _NEW)
+    for plan in plans:
+        if not found.engines.get(plan.label):
+            raise ArtifactError(f"{locked}: has no tactics of {plan.label}", _NEW)
     return found
-
-
-def tactics_for(label: str, lock: TacticLock | None) -> tuple[LayerTactic, ...] | None:
-    """The tactics of an engine, as `BuildInput` has them."""
-    if lock is None or not lock.engines:
-        return None if lock is None else ()
-    if label not in lock.engines:
-        raise ArtifactError(f"--locked: the lock has {', '.join(lock.engines)}, and no {label}", _NEW)
-    return lock.engines[label]
 
 
 def lock_of(folder: Path, engines: Sequence[EngineArtifact]) -> TacticLock:

@@ -38,7 +38,6 @@ from trtopt.records import (
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.cache_folder import NO_CACHE, store_folder
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.tactic_lock import tactics_for
 
 MODEL_FILE = "model.onnx"
 TIMING_CACHE_FILE = "timing.cache"
@@ -132,7 +131,7 @@ class Workbench:
                 timing_cache=str(self.cache.absolute()) if self.cache else None,
                 store=str(self.store.absolute()) if self.store else None,
                 nvtx=self.nvtx,
-                tactics=tactics_for(one.plan.label, self.lock),
+                tactics=None if self.lock is None else self.lock.engines[one.plan.label],
             )
             for one in requested
         ]

@@ -97,7 +97,7 @@ def build(
     # flags are validated before anything is written
     plans = make_plans(with_typed_io(onnx, recipe, builder.backend), recipe, builder.backend)
     _check_request(onnx, recipe, builder.backend)
-    tactics = open_lock(lock, locked, recipe, builder)
+    tactics = open_lock(lock, locked, recipe, builder, plans)
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
     replaced = _check_replaced(target, onnx, force)
