@@ -237,6 +237,18 @@ def _check_names(wanted: Arrays, got: Arrays) -> None:
         )
 
 
+def without_padding(array: NDArray[Any], like: NDArray[Any] | None, samples: int) -> NDArray[Any]:
+    """What belongs to the samples that were there before the engine's batch was filled up."""
+    if like is None or array.shape == like.shape or array.ndim != like.ndim:
+        return array
+    longer = [axis for axis in range(array.ndim) if array.shape[axis] != like.shape[axis]]
+    if longer == [0]:
+        return array[: len(like)]
+    if len(longer) == 1 and like.shape[longer[0]] == samples < array.shape[longer[0]]:
+        return array.take(range(samples), longer[0])
+    return array
+
+
 class First(SampleSource):
     """The first samples of a source, `most` of them or up to a batch more."""
 

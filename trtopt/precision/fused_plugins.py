@@ -70,7 +70,6 @@ class _Dense:
 
 @dataclass(frozen=True)
 class _Norm:
-    node: str
     scale: str
     bias: str
     result: str
@@ -81,23 +80,20 @@ class EncoderLayer:
     """Attention, sum and normalisation, two products with an activation between, sum and normalisation."""
 
     source: str
-    heads: int
     qkv: tuple[_Dense, _Dense, _Dense]
     probabilities: str
     projection: _Dense
     middle: _Norm
     inner: _Dense
-    activation: tuple[str, ...]
-    """Its nodes."""
     outer: _Dense
     last: _Norm
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """Those whose ranges the plugins and products need."""
-        dense = (self.projection, self.inner, self.outer)
-        results = [one.result for one in (*self.qkv, *dense, self.middle, self.last)]
-        return (self.source, self.probabilities, *results, *(one.source for one in dense))
+        made = (*self.qkv, self.projection, self.middle, self.outer, self.last)
+        read = (self.source, self.probabilities, self.projection.source, self.outer.source)
+        return (*read, *(one.result for one in made))
 
 
 def find_layers(model: ModelFile, exclude: Sequence[str] = ()) -> tuple[list[EncoderLayer], dict[str, str]]:
@@ -155,37 +151,23 @@ class _Finder:
         qkv = query[0], key[0], value[0]
         if any(one.source != source for one in qkv):
             raise _Declined("queries, keys and values are not of one tensor")
-        shape = view.shape(source)
-        if shape is None or len(shape) != 3 or shape[0] is None or shape[2] not in _HIDDEN:
-            raise _Declined(
-                f"its input's shape is {shape}, not (batch, tokens, {' or '.join(map(str, _HIDDEN))})"
-            )
-        if shape[1] is None or shape[1] > _TOKENS:
-            raise _Declined(f"{shape[1]} tokens, of {_TOKENS} at most")
-        joined = self._step(self._step(use.node.output[0], "Transpose"), "Reshape")
-        before = view.made_by(joined, "Reshape")
-        turned = None if before is None else view.made_by(before.input[0], "Transpose")
-        if turned is None or attribute(turned, "perm") != _SPLIT or view.shape(joined) != shape:
+        shape = view.shape(source) or ()
+        if not (len(shape) == 3 and shape[0] and (shape[1] or math.inf) <= _TOKENS and shape[2] in _HIDDEN):
+            sizes = f"batch, {_TOKENS} tokens at most, {' or '.join(map(str, _HIDDEN))}"
+            raise _Declined(f"its input's shape is {shape}, not ({sizes})")
+        turned = self._step(use.node.output[0], "Transpose")
+        joined = self._step(turned, "Reshape")
+        if attribute(view.maker[turned], "perm") != _SPLIT or view.shape(joined) != shape:
             raise _Declined("heads are not joined to what they were split from")
         projection = self._dense(self._step(self._step(joined, "MatMul"), "Add"))
         middle = self._norm(projection.result, source)
         inner, outer = self._feed_forward(middle.result)
+        self._check_activation(inner.result, outer.source)
         last = self._norm(outer.result, middle.result)
         for node in nodes_for(view.nodes, [last.result], {source})[0]:
             if pattern := matching(node, self._exclude):
                 raise _Declined(f"--exclude {pattern} keeps {node.name} unchanged")
-        return EncoderLayer(
-            source=source,
-            heads=shape[2] // _HEAD,
-            qkv=qkv,
-            probabilities=probabilities,
-            projection=projection,
-            middle=middle,
-            inner=inner,
-            activation=self._activation(inner.result, outer.source),
-            outer=outer,
-            last=last,
-        )
+        return EncoderLayer(source, qkv, probabilities, projection, middle, inner, outer, last)
 
     def _step(self, tensor: str, op: str) -> str:
         """The result of the one node of an operator that alone reads the tensor."""
@@ -282,7 +264,7 @@ class _Finder:
             raise _Declined(f"{node.name} has further results")
         if attribute(node, "axis", -1) not in (-1, 2) or attribute(node, "epsilon", _EPSILON) > _EPSILON:
             raise _Declined(f"{node.name}: of another axis, or with a large epsilon")
-        return _Norm(node.name, str(node.input[1]), str(node.input[2]), str(node.output[0]))
+        return _Norm(str(node.input[1]), str(node.input[2]), str(node.output[0]))
 
     def _feed_forward(self, tensor: str) -> tuple[_Dense, _Dense]:
         """The products after a normalisation: the first reads it, the second is added to it."""
@@ -298,8 +280,8 @@ class _Finder:
             raise _Declined(f"{tensor!r} is not read by two products with a sum around them")
         return first[0], second[0]
 
-    def _activation(self, start: str, end: str) -> tuple[str, ...]:
-        """The elementwise nodes between two tensors, with no operands but numbers, nor other readers."""
+    def _check_activation(self, start: str, end: str) -> None:
+        """Between two tensors are elementwise nodes with no operands but numbers, nor other readers."""
         view, nodes, ahead = self._view, dict[str, Node](), [end]
         while ahead:
             name = ahead.pop()
@@ -314,7 +296,6 @@ class _Finder:
         outside = {use.node.name for name in made - {end} for use in view.uses(name)} - nodes.keys()
         if outside or not made.isdisjoint(view.outputs) or len(view.uses(end)) != 1 or not nodes:
             raise _Declined(f"what is between {start!r} and {end!r} is read elsewhere too")
-        return tuple(nodes)
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -323,9 +304,12 @@ class _Finder:
 def write_plugins(file: ModelFile, layers: Sequence[EncoderLayer], amax: Mapping[str, float]) -> ModelFile:
     """A copy of the model whose layers are nodes of the plugins; `amax` are tensors' largest |x|."""
     writer = _Writer(copy_model(file), amax)
+    made = {one.result for layer in layers for one in (layer.middle, layer.inner, layer.last)}
+    graph = writer.file.proto.graph
+    refill(graph.node, [node for node in graph.node if made.isdisjoint(node.output)])
     for layer in layers:
         writer.layer(layer)
-    writer.finish({norm.node for layer in layers for norm in (layer.middle, layer.last)})
+    writer.finish()
     return writer.file
 
 
@@ -352,24 +336,19 @@ class _Writer:
             [qkv, *self._lengths_of(batch, tokens)],
             like,
             hidden_size=hidden,
-            num_heads=layer.heads,
+            num_heads=hidden // _HEAD,
             dq_probs=(self._amax[layer.probabilities] or 1.0) / 127,
             use_int8_scale_max=1,
         )
         middle = self._norm(context, layer.projection, source, layer.middle)
-        inner = self._product(middle, [layer.inner], layer.inner.result)
-        for node in self._graph.node:
-            if node.name in layer.activation:
-                refill(node.input, [inner if name == layer.inner.result else name for name in node.input])
+        self._product(middle, [layer.inner], layer.inner.result, layer.inner.result)
         activated = layer.outer.source
         self._norm(self._limit(activated, activated), layer.outer, middle, layer.last)
 
-    def finish(self, replaced: set[str]) -> None:
-        """Take out what the new nodes replace, and write the settings into the metadata."""
-        refill(self._graph.node, [node for node in self._graph.node if node.name not in replaced])
+    def finish(self) -> None:
+        """Take out what nothing reads any more, and write the settings into the metadata."""
         sort_nodes(self._graph)
-        live = nodes_for(self._graph.node, (value.name for value in self._graph.output))[0]
-        refill(self._graph.node, live)
+        refill(self._graph.node, nodes_for(self._graph.node, (one.name for one in self._graph.output))[0])
         del self._graph.value_info[:]  # of tensors that have another layout now
         model = self.file.proto
         drop_unread(model)
@@ -392,10 +371,11 @@ class _Writer:
         self._graph.initializer.append(tensor)
         return tensor.name
 
-    def _node(self, op: str, inputs: Sequence[str], like: str, **attributes: Any) -> str:
-        result = take_name(f"{like}/{op}", self._taken)
-        self._graph.node.append(onnx.helper.make_node(op, inputs, [result], f"{result}/node", **attributes))
-        return result
+    def _node(self, op: str, inputs: Sequence[str], like: str, result: str = "", **attributes: Any) -> str:
+        name = take_name(f"{like}/{op}", self._taken)
+        node = onnx.helper.make_node(op, inputs, [result or name], f"{name}/node", **attributes)
+        self._graph.node.append(node)
+        return str(node.output[0])
 
     def _limit(self, tensor: str, *like: str) -> str:
         """Give a tensor the range of the widest of others, and never none."""
@@ -404,9 +384,8 @@ class _Writer:
 
     def _plugin(self, op: str, inputs: Sequence[str], like: str, **fields: Any) -> str:
         """A plugin's node, whose result has the range of the tensor `like`."""
-        made = self._node(op, inputs, like, plugin_version="3", plugin_namespace="", **fields)
-        self._graph.node[-1].domain = _DOMAIN
-        return self._limit(made, like)
+        fields |= {"domain": _DOMAIN, "plugin_version": "3", "plugin_namespace": ""}
+        return self._limit(self._node(op, inputs, like, **fields), like)
 
     def _lengths_of(self, batch: int, tokens: int) -> tuple[str, str]:
         """Where each sequence begins, and a tensor of which the plugin reads the length alone."""
@@ -416,17 +395,17 @@ class _Writer:
             self._lengths[batch, tokens] = self._constant(starts, "starts_of_sequences"), longest
         return self._lengths[batch, tokens]
 
-    def _product(self, source: str, parts: Sequence[_Dense], like: str) -> str:
+    def _product(self, source: str, parts: Sequence[_Dense], like: str, result: str = "") -> str:
         """Products of one tensor side by side, with their sums, as a convolution."""
         kernel = np.concatenate([self._values(one.kernel).T for one in parts])[:, :, None, None]
         bias = np.concatenate([self._values(one.bias) for one in parts])
         weights = self._constant(kernel, f"{like}/kernel"), self._constant(bias, f"{like}/bias")
-        return self._node("Conv", [source, *weights], like, kernel_shape=[1, 1])
+        return self._node("Conv", [source, *weights], like, result, kernel_shape=[1, 1])
 
     def _norm(self, source: str, dense: _Dense, skip: str, norm: _Norm) -> str:
         """A product and the plugin's node; and its result as the graph had it, for readers that stay."""
-        like, tensor = norm.result, self._product(source, [dense], dense.result)
-        self._limit(tensor, dense.result)
+        like = norm.result
+        tensor = self._limit(self._product(source, [dense], dense.result), dense.result)
         beta, gamma = (self._values(name).tolist() for name in (norm.bias, norm.scale))
         made = self._plugin("CustomSkipLayerNormPluginDynamic", [tensor, skip], like, beta=beta, gamma=gamma)
         self._packed[like] = made
@@ -435,8 +414,7 @@ class _Writer:
         self._types |= {made: "INT8", plain: "FLOAT"}
         turned = self._node("Transpose", [plain], like, perm=[0, 2, 1, 3])
         shape = self._constant(np.array(self._shape(like), np.int64), f"{like}/shape")
-        name = take_name(f"{like}/Reshape", self._taken)
-        self._graph.node.append(onnx.helper.make_node("Reshape", [turned, shape], [like], name))
+        self._node("Reshape", [turned, shape], like, like)
         return made
 
     def _pack(self, tensor: str) -> str:

@@ -96,7 +96,7 @@ def test_attention_of_three_axes_is_declined() -> None:
         (Encoder(mask="input"), "mask"),
         (Encoder(heads=24), "32 wide"),
         (Encoder(scale=0.25), "scaled by 0.25"),
-        (Encoder(tokens=385), "385 tokens"),
+        (Encoder(tokens=385), r"\(2, 385, 768\)"),
         (Encoder(post_norm=False), "LayerNormalization"),
         (Encoder(keeps="Softmax_15"), "alone"),
     ],

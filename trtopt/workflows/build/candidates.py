@@ -10,10 +10,9 @@ from itertools import islice
 from math import inf
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from numpy.typing import NDArray
 
 from trtopt.data import open_data
 from trtopt.data.feeds import seeded_source, specs_of
@@ -30,7 +29,14 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.shape_inference import fix_inputs
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibrate import calibrate, table_beside, table_text
-from trtopt.precision.compare import Deviation, First, add_outputs, compare_outputs, open_model
+from trtopt.precision.compare import (
+    Deviation,
+    First,
+    add_outputs,
+    compare_outputs,
+    open_model,
+    without_padding,
+)
 from trtopt.precision.fused_plugins import find_layers, reasons_in, write_plugins
 from trtopt.precision.observe import Reference
 from trtopt.precision.placement.draft import Edge, Plan, View
@@ -263,22 +269,18 @@ class Candidates:
 
     def judge_engine(self, entry: Entry, engine: LoadedEngine, plan: BuildPlan, executor: Executor) -> Entry:
         """The entry with its engine's differences from the model; without the engine if it misses a bound."""
-        data, specs, found = self._request.data, specs_of(self._model.proto), dict[str, Deviation]()
-        assert data is not None  # its ranges come from there
-        size = plan.batch.opt[0]
-
-        def unfilled(array: NDArray[Any], like: NDArray[Any]) -> NDArray[Any]:
-            return array if array.shape == like.shape else array[: len(like)]
-
+        data, specs, found = str(self._request.data), specs_of(self._model.proto), dict[str, Deviation]()
+        size, count = plan.batch.opt[0], -(-_COMPARED // plan.batch.opt[0])
         with scratch_folder() as scratch:
-            batches = -(-_COMPARED // size)
             job = OutputsJob(
-                engine=engine, inputs=specs, data=str(data), batch=size, folder=str(scratch), batches=batches
+                engine=engine, inputs=specs, data=data, batch=size, folder=str(scratch), batches=count
             )
             run_job(job, executor)
-            for index, feed in enumerate(islice(open_data(data).batches(specs, size), batches)):
-                wanted, got = self._session.run(feed), read_npz(outputs_file(scratch, index))
-                add_outputs(found, wanted, {name: unfilled(got[name], wanted[name]) for name in got})
+            for index, feed in enumerate(islice(open_data(data).batches(specs, size), count)):
+                wanted, samples = self._session.run(feed), samples_in(feed, specs)
+                made = read_npz(outputs_file(scratch, index)).items()
+                got = {name: without_padding(array, wanted.get(name), samples) for name, array in made}
+                add_outputs(found, wanted, got)
         differences, left = tuple(one.result() for one in found.values()), entry.candidate.left
         judged = self._entry(entry.name, "int8", entry.onnx, entry.folder, None, left, differences)
         return judged if judged.broken else replace(judged, engines=entry.engines)

@@ -456,7 +456,7 @@ class _PrecisionSelection:
                 judged = self._candidates.judge_engine(entry, engine, plan, self._workbench.executor)
             except TimingCacheError:
                 raise
-            except (BuildError, UnsupportedOpError, DeviceError) as error:
+            except (BuildError, ModelError, DeviceError) as error:
                 self._listener.note(f"{entry.name} is left out: {error.problem}")
                 continue
             self.entries.append(judged)

@@ -17,14 +17,13 @@ from trtopt.files.atomic import scratch_folder
 from trtopt.measure.engine import DescribeJob, LoadedEngine, OutputsJob, outputs_file
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.precision.compare import is_numeric
+from trtopt.precision.compare import is_numeric, without_padding
 from trtopt.precision.rounding_noise import ChangedOutput, RoundedModels, unit_of
 from trtopt.records import OnnxArtifact, OutputChange, Upgrade
 from trtopt.requests.measure import CompareRequest, ExplainRequest
 from trtopt.workflows.bench.resolve_engines import find_engines
 from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.precision.check import without_padding
 from trtopt.workflows.profile.explain import explain
 
 Side = Mapping[int, LoadedEngine]

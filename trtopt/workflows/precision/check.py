@@ -34,7 +34,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import Bounds, accuracy_alarms, violations
-from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model
+from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model, without_padding
 from trtopt.precision.running import opening_bytes
 from trtopt.printable import visible
 from trtopt.processes import OnProgress
@@ -334,18 +334,6 @@ def _digest(feed: Arrays) -> bytes:
         whole.update(f"{name} {array.dtype} {array.shape}".encode())
         whole.update(array.tobytes())
     return whole.digest()
-
-
-def without_padding(array: Array, like: Array | None, samples: int) -> Array:
-    """What belongs to the samples that were there before the engine's batch was filled up."""
-    if like is None or array.shape == like.shape or array.ndim != like.ndim:
-        return array
-    longer = [axis for axis in range(array.ndim) if array.shape[axis] != like.shape[axis]]
-    if longer == [0]:
-        return array[: len(like)]
-    if len(longer) == 1 and like.shape[longer[0]] == samples < array.shape[longer[0]]:
-        return array.take(range(samples), longer[0])
-    return array
 
 
 # A model's task metric, as its file in the collection names it.
