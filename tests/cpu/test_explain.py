@@ -135,6 +135,9 @@ def test_remedies_are_built_and_take_turns_with_both(trtopt_cli: CommandLine) ->
     residual = by_option["--forms residual=skip"]
     assert (residual.ms, residual.reason) == (None, "it changes nothing in B's graph")
     assert sorted(b.iterdir()) == before
+    with (b / "model.onnx").open("ab") as file:
+        file.write(b"\0")
+    assert "model.onnx" in trtopt_cli.fails(1, "explain", a, b, "--duration", "0.1", *wanted)
 
 
 @pytest.mark.long

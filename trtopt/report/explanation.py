@@ -91,7 +91,7 @@ def _change_text(found: EngineDifference) -> str:
 
 def _trial(one: Trial) -> str:
     """Predictions are what the causes cost: a remedy saves that at most."""
-    came = f"not tried: {one.reason}" if one.against_b is None else f"{one.against_b.verdict} than B"
+    came = f"not tried: {one.reason}" if one.against_b is None else f"{one.against_b.verdict} against B"
     if one.ms is not None and one.b_ms is not None:
         came += f", {one.b_ms:.4f} → {one.ms:.4f} ms" + (f" (A {one.a_ms:.4f})" if one.a_ms else "")
     return f"{one.option or 'no option'}, for {'; '.join(one.causes)}: {came}"

@@ -19,7 +19,6 @@ from trtopt.measure.contracts import contract_for
 from trtopt.measure.engine import LoadedEngine
 from trtopt.measure.loop.interleaved import pooled_ms, valid_rounds
 from trtopt.onnxio import model_file
-from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.placement.forms import parse_forms
 from trtopt.recipe import Recipe
 from trtopt.records import Cause, EngineDifference, OnnxArtifact, QuantizeReport, Trial, read_versioned
@@ -109,14 +108,16 @@ class _Subject:
         self._engine, self._request, self._scratch, self._listener = engine, request, scratch, listener
         folder, manifest, _ = find_engines(Path(request.b))
         assert manifest is not None
-        graphs = verified_graphs(folder, manifest)
+        own = (*manifest.graphs, *manifest.intermediates)
+        graphs = verified_graphs(folder, replace(manifest, graphs=own))
         self._graph = next(one for one in graphs if one.sha256 == engine.artifact.plan.onnx_sha256)
         self._report = None
         for file in (one for one in manifest.files if one.startswith(Path(QUANTIZED_FILE).stem)):
             with reading_as("a report on quantisation", folder / file, "build again"):
                 report = read_versioned(read_listed(folder, manifest, file), QuantizeReport)
             if (report.out, report.precision) == (Path(self._graph.path).name, "int8"):
-                self._report, self._floats = report, folder / report.source
+                self._report = report
+                self._floats = next(one for one in graphs if Path(one.path).name == report.source)
 
     def option_of(self, cause: Cause) -> tuple[str, tuple[str, ...]]:
         """The first option that B's graph can be made with; without a name where there is none."""
@@ -158,7 +159,7 @@ class _Subject:
             forms=forms,
             exclude=(*report.exclude, *(map(glob.escape, values) if name == "exclude" else ())),
         )
-        return apply_quantization(read_onnx(self._floats), options, None, folder).onnx
+        return apply_quantization(self._floats, options, None, folder).onnx
 
 
 def _measure(
