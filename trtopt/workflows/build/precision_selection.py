@@ -131,10 +131,10 @@ def _times_in(run: InterleavedRun) -> dict[str, float]:
 
 @dataclass
 class _Contest:
-    """One plan's: its search among forms of INT8, if that is a candidate, the last turns, who loses where."""
+    """One plan's: its search among forms of INT8, the last turns, who loses where."""
 
     plan: BuildPlan
-    search: FormSearch | None = None
+    search: FormSearch
     run: InterleavedRun | None = None
     regions: dict[str, tuple[RegionTime, ...]] = field(default_factory=dict)
     losses: dict[str, str] = field(default_factory=dict)
@@ -164,7 +164,8 @@ class _PrecisionSelection:
         self._setting = Setting(contract_for(None), _DURATION_S, data)
         self._made: dict[Forms, Entry] = {}
         self._failures: list[TrtoptError] = []
-        self.contests = [_Contest(plan) for plan in plans]
+        # without expectations, until INT8 is a candidate
+        self.contests = [_Contest(plan, FormSearch((), recipe.selection_budget)) for plan in plans]
         self.entries: list[Entry] = []
 
     @property
@@ -215,11 +216,10 @@ class _PrecisionSelection:
 
     def _expect_of_forms(self) -> None:
         """What each plan's search may build: the requested form, or those that the graph has a place for."""
-        request, budget = self._request, self._recipe.selection_budget
-        gpu = self._workbench.builder.device.name
+        request, gpu = self._request, self._workbench.builder.device.name
         if (forms := request.graph_forms) is not None:
             for one in self.contests:
-                one.search = FormSearch((Expected(forms, 0.0, 0.0),), budget)
+                one.search.expected = (Expected(forms, 0.0, 0.0),)
             return
         # on a processor forms gain nothing
         source, target = Path(self._base.path), request.target
@@ -228,7 +228,7 @@ class _PrecisionSelection:
         if places and all(row.target != target for row in ROWS):
             self._listener.note(f"the order of INT8's forms is not measured on TensorRT {target}")
         for one in self.contests:
-            one.search = FormSearch(expected(places, one.plan.batch.opt[0], gpu, target), budget)
+            one.search.expected = expected(places, one.plan.batch.opt[0], gpu, target)
 
     def try_forms(self) -> None:
         """Build and measure, at every plan, forms of INT8 as long as one may be faster than what is there."""
@@ -236,7 +236,7 @@ class _PrecisionSelection:
         while True:
             wanted: dict[Forms, list[_Contest]] = {}
             for one in self.contests:
-                if one.search is not None and (forms := one.search.next()) is not None:
+                if (forms := one.search.next()) is not None:
                     wanted.setdefault(forms, []).append(one)
             self._build_and_try(made, wanted)
             made = []
@@ -265,9 +265,8 @@ class _PrecisionSelection:
     def _try_form(self, forms: Forms, coming: Future[Entry] | None, contests: Sequence[_Contest]) -> None:
         """Build one, unless it cannot be made, or misses a bound."""
         entry = self._made.get(forms) if coming is None else self._await_form(forms, coming)
-        searches = [one.search for one in contests if one.search is not None]
-        for search in searches:
-            search.measured[forms] = None
+        for contest in contests:
+            contest.search.measured[forms] = None
         if entry is None or entry.broken:
             return
         try:
@@ -279,11 +278,10 @@ class _PrecisionSelection:
             self._failures.append(error)
             self.entries.remove(entry)
             for one in self.contests:
-                if one.search is not None:
-                    one.search.measured.setdefault(forms, None)
+                one.search.measured.setdefault(forms, None)
             return
-        for search in searches:
-            search.built += 1
+        for contest in contests:
+            contest.search.built += 1
 
     def _await_form(self, forms: Forms, coming: Future[Entry]) -> Entry | None:
         """INT8 in a form; None where it cannot be made, if that was not requested or others were."""
@@ -295,7 +293,7 @@ class _PrecisionSelection:
 
     def _note_untried(self) -> None:
         for one in self.contests:
-            if one.search is not None and (untried := one.search.untried()):
+            if untried := one.search.untried():
                 names = "; ".join(
                     f"{str(known.forms) or 'no form'} ({known.change:+.1%} elsewhere)" for known in untried
                 )
@@ -354,7 +352,7 @@ class _PrecisionSelection:
         for one, run in zip(stale, found, strict=True):
             one.run, ms = run, _times_in(run)
             for forms, entry in self._made.items():
-                if one.search is not None and entry.name in ms:
+                if entry.name in ms:
                     one.search.measured[forms] = ms[entry.name] / ms[self._baseline.name] - 1
 
     def _engine_at(self, plan: BuildPlan, entry: Entry) -> LoadedEngine:
@@ -405,7 +403,7 @@ class _PrecisionSelection:
         """
         made: dict[tuple[str, tuple[str, ...]], list[_Contest]] = {}
         for contest in self.contests:
-            if contest.search is not None and not contest.search.has_budget:
+            if not contest.search.has_budget:
                 continue
             entries = self._fastest(contest)
             if not entries:
