@@ -306,6 +306,7 @@ def test_what_cannot_be_exported_leaves_no_other_file_to_pass(
 ) -> None:
     """The summary would be larger than files may be."""
     monkeypatch.chdir(trtopt_cli.folder)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)  # or else imports leave damaged files
     Path("summary").write_text("of an earlier step\n" * 1000)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, most))
