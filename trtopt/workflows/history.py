@@ -43,7 +43,7 @@ from trtopt.records import (
     to_json,
 )
 from trtopt.requests.measure import HistoryAddRequest, HistoryRequest
-from trtopt.workflows.compare.result_files import read_result
+from trtopt.workflows.compare.result_files import read_result_and_text
 
 _DIGITS = 16
 _AHEAD = timedelta(minutes=1)
@@ -61,16 +61,11 @@ def add(request: HistoryAddRequest) -> tuple[Path, ...]:
 
 
 def _keep(path: Path, folder: Path) -> Path:
-    kept, content = folder / _name(path, _read(path)), read_bounded(path)
+    name, _, content = _read(path)
+    kept = folder / name
     if not (kept.is_file() and read_bounded(kept) == content):  # a damaged one is replaced
         write_atomically(kept, content)
     return kept
-
-
-def _name(path: Path, report: BenchReport) -> str:
-    """A result's name in a history."""
-    digest = hashlib.sha256(read_bounded(path)).hexdigest()
-    return f"{report.created.replace(':', '-')}-{digest[:_DIGITS]}.json"
 
 
 def history(request: HistoryRequest) -> HistoryReport:
@@ -78,39 +73,36 @@ def history(request: HistoryRequest) -> HistoryReport:
 
     A damaged file is named and left out.
     """
-    folder, last = Path(request.folder), None
+    folder, name, last = Path(request.folder), "", None
     if request.result is not None:
-        report = _read(Path(request.result))
-        last = (_name(Path(request.result), report), report)
-        if not (folder / last[0]).is_file():
+        name, last, _ = _read(Path(request.result))
+        if not (folder / name).is_file():
             add_it = f"trtopt history add {folder} {request.result}"
             raise UsageError(f"{folder}: does not hold {request.result}", f"{add_it} adds it")
-    series, notes = series_of(_results(folder, last))
+    series, notes = series_of(_results(folder, name, last))
     if not (series or notes):
         raise UsageError(f"{folder}: holds no results", f"trtopt history add {folder} bench.json adds one")
     return HistoryReport(folder=str(folder), series=series, notes=notes)
 
 
-def _results(folder: Path, last: tuple[str, BenchReport] | None) -> Iterator[NamedResult]:
+def _results(folder: Path, name: str, last: BenchReport | None) -> Iterator[NamedResult]:
+    """What is of the device of `last`, and no newer, or all."""
     for path in sorted(folder.glob("*.json")):
         try:
-            report = _read(path)
+            _, report, _ = _read(path)
         except TrtoptError as error:
             yield path.name, error
-        else:
-            if last is None or _is_before(path.name, report, *last):
-                yield path.name, report
+            continue
+        if last is None or (
+            report.environment.device.name == last.environment.device.name
+            and (report.created, path.name) <= (last.created, name)
+        ):
+            yield path.name, report
 
 
-def _is_before(name: str, report: BenchReport, last_name: str, last: BenchReport) -> bool:
-    """Whether it is of the same device and no newer."""
-    is_alike = report.environment.device.name == last.environment.device.name
-    return is_alike and (report.created, name) <= (last.created, last_name)
-
-
-def _read(path: Path) -> BenchReport:
-    """A result with its time in UTC; one that is yet to come is refused."""
-    report = read_result(path, _REMEDY)
+def _read(path: Path) -> tuple[str, BenchReport, bytes]:
+    """A result's name in a history, it with its time in UTC, and the file; one yet to come is refused."""
+    report, content = read_result_and_text(path, _REMEDY)
     with reading_as("a result with a time", path, _REMEDY):
         created = datetime.fromisoformat(report.created).astimezone(timezone.utc)
     if created - datetime.now(timezone.utc) > _AHEAD:
@@ -118,7 +110,9 @@ def _read(path: Path) -> BenchReport:
             f"{path}: it is of {report.created}, which is yet to come",
             "set the clocks of this host and of the one that measured it, and measure again",
         )
-    return msgspec.structs.replace(report, created=created.isoformat(timespec="seconds"))
+    report = msgspec.structs.replace(report, created=created.isoformat(timespec="seconds"))
+    name = f"{report.created.replace(':', '-')}-{hashlib.sha256(content).hexdigest()[:_DIGITS]}.json"
+    return name, report, content
 
 
 # ── runs that belong together, and where they changed ───────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def test_results_are_kept_as_they_are_and_once(results: list[Path], tmp_path: Pa
     assert add(HistoryAddRequest(folder, results[::-1])) == names[::-1]
     assert history(HistoryRequest(folder)) == report
     assert contents(folder) == kept
+
+
+def test_a_result_from_a_pipe_is_kept_as_it_came(results: list[Path], tmp_path: Path) -> None:
+    with subprocess.Popen(["cat", str(results[0])], stdout=subprocess.PIPE) as source:
+        assert source.stdout is not None
+        (kept,) = add(HistoryAddRequest(tmp_path / "history", [f"/dev/fd/{source.stdout.fileno()}"]))
+    assert kept.read_bytes() == results[0].read_bytes()
 
 
 def test_writers_at_the_same_time_lose_nothing(results: list[Path], tmp_path: Path) -> None:
