@@ -77,17 +77,16 @@ def compared_view(compared: Compared) -> View:
 
 
 def _gate_row(outcome: Comparisons, row: Row) -> GateRow:
-    comparison, ratio = row.comparison, row.comparison.ratio
-    name, ms = f"trtopt latency, batch {row.batch}", [row.b_ms]
+    name, ratio, ms = f"trtopt latency, batch {row.batch}", row.comparison.ratio, [row.b_ms]
     if ratio is not None:
-        ms += [row.b_ms * ratio.low / ratio.value, row.b_ms * ratio.high / ratio.value]
-    reasons = "; ".join(reason.text for reason in comparison.reasons)
-    if comparison.verdict is Verdict.SLOWER:
-        return GateRow(name, "slower", reasons, tuple(ms))
+        ms += [row.b_ms * bound / ratio.value for bound in (ratio.low, ratio.high)]
+    reasons = "; ".join(reason.text for reason in row.comparison.reasons)
+    if row.comparison.verdict is Verdict.SLOWER:
+        return GateRow(name, "slower", reasons, ms)
     shown = f"shown to be within {outcome.limit:.1%} of A; {reasons}"
-    if row not in outcome.not_shown:
-        return GateRow(name, "ok", shown, tuple(ms))
-    return GateRow(name, "untrustworthy" if _is_disturbed(row) else "undecided", f"not {shown}", tuple(ms))
+    if row.comparison.rules_out(outcome.limit):
+        return GateRow(name, "ok", shown, ms)
+    return GateRow(name, "untrustworthy" if _is_disturbed(row) else "undecided", f"not {shown}", ms)
 
 
 def comparison_notes(outcome: Outcome) -> list[Note]:

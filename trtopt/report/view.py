@@ -116,23 +116,17 @@ def at_batches(batches: Iterable[int | None]) -> str:
     return f" at batch {', '.join(map(str, known))}" if known else ""
 
 
-# ── what a gate says ──────────────────────────────────────────────────────────────────────────────────
-
-
 GateOutcome = Literal["ok", "slower", "wrong", "undecided", "untrustworthy", "failed"]
 
 
 @dataclass(frozen=True)
 class GateRow:
-    """What a gate says of one thing that was measured, and why.
-
-    `ms` is its latency, then the bounds of the interval of 95 %, as far as they are known.
-    """
+    """What a gate says of one thing; `ms` is its latency, then its interval of 95 %, as far as known."""
 
     name: str
     outcome: GateOutcome
     reason: str
-    ms: tuple[float, ...] = ()
+    ms: Sequence[float] = ()
 
 
 # ── tables and text ───────────────────────────────────────────────────────────────────────────────────
