@@ -36,7 +36,7 @@ from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.prepare import sort_nodes
 from trtopt.onnxio.weights import constant
 from trtopt.precision.calibrate import copy_model
-from trtopt.precision.placement.draft import Node, View, matching
+from trtopt.precision.placement.draft import Node, View, is_op, matching
 from trtopt.precision.qdq import drop_unread
 from trtopt.precision.running import open_proto
 
@@ -97,16 +97,18 @@ class EncoderLayer:
 
 
 def find_layers(model: ModelFile, exclude: Sequence[str] = ()) -> tuple[list[EncoderLayer], dict[str, str]]:
-    """The encoder layers of a model whose shapes are all fixed, and why the other Softmaxes are in none.
+    """The encoder layers of a model whose shapes are all fixed; and why not, by other attention's Softmax.
 
     Layers with nodes that match a pattern of `exclude` are none.
 
     Raises:
-        ModelError: there is no layer; why, for each Softmax.
+        ModelError: there is no layer; why.
     """
     view, found, declined = View(model.proto), list[EncoderLayer](), dict[str, str]()
     finder = _Finder(model, view, exclude)
-    for softmax in (node for node in view.nodes if view.made_by(node.output[0], "Softmax")):
+    for softmax in (node for node in view.nodes if is_op(node, "Softmax")):
+        if not any(is_op(use.node, "MatMul") for use in view.uses(softmax.output[0])):
+            continue  # as at the end of a classifier
         try:
             found.append(finder.layer(softmax))
         except _Declined as reason:
@@ -124,7 +126,7 @@ def reasons_in(declined: Mapping[str, str]) -> str:
     names: dict[str, list[str]] = {}
     for name, reason in declined.items():
         names.setdefault(reason, []).append(name)
-    return "; ".join(f"{same[0]}: {reason}" for reason, same in names.items()) or "it has no Softmax"
+    return "; ".join(f"{same[0]}: {reason}" for reason, same in names.items()) or "it has no attention"
 
 
 class _Finder:
