@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from trtopt.records import Cause, EngineDifference, Explanation, Replacement, Trial
@@ -98,8 +99,9 @@ def _trial(one: Trial) -> str:
 
 
 def replaced_text(one: Replacement) -> str:
-    """Its nodes, and what both sides have for them."""
-    a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in (one.a, one.b))
+    """Its nodes, and what both sides have for them, without the arguments of C++ templates."""
+    sides = ([re.sub("<.*", "<…>", name) for name in side] for side in (one.a, one.b))
+    a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in sides)
     return f"{names_text(one.nodes) or 'no known node'}: {a} → {b}"
 
 

@@ -10,8 +10,8 @@ from tests.support.inspected import profiled
 from tests.support.pages import engine_of
 from tests.unit.inspect.test_explanation import engine
 from trtopt.inspect.explanation import difference
-from trtopt.records import Explanation
-from trtopt.report.explanation import explanation_view, waterfall
+from trtopt.records import Explanation, Replacement
+from trtopt.report.explanation import explanation_view, replaced_text, waterfall
 
 CONV = profiled("conv", "Conv", 1.0, dtype="float16")
 SLOWER = profiled("conv", "Conv", 1.5, dtype="int8")
@@ -32,6 +32,11 @@ def test_each_cause_has_its_cost_its_share_and_what_may_save_it_or_that_nothing_
     assert "+0.5000 +25.0% 1.0000 1.5000 1 → 1 products, float16 → int8: slower Conv" in rows
     assert "0.5000 products, float16 → int8: slower --exclude these nodes: they stay in float" in rows
     assert "0.2500 pooling none known" in rows
+
+
+def test_kernels_of_cpp_are_named_without_template_arguments() -> None:
+    change = Replacement(a=("void f<g<int>, 2>(g<int>::p)", "memset"), b=(), a_ms=1.0, b_ms=0.0)
+    assert replaced_text(change) == "no known node: void f<…> + memset → nothing"
 
 
 def test_a_real_pair_fits_a_narrow_terminal() -> None:

@@ -69,7 +69,7 @@ def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation
         b=str(request.b),
         device=b.environment.device.name,
         engines=found,
-        notes=(*_notes(a, b), *dict.fromkeys((*a.notes, *b.notes))),
+        notes=(*_notes(a, b, paths), *dict.fromkeys((*a.notes, *b.notes))),
     )
 
 
@@ -126,12 +126,15 @@ def _nodes_of(report: ProfileReport) -> set[str]:
     return {name for engine in report.engines for layer in engine.layers for name in layer.onnx_nodes}
 
 
-def _notes(a: ProfileReport, b: ProfileReport) -> Iterator[str]:
+def _notes(a: ProfileReport, b: ProfileReport, paths: Sequence[Path]) -> Iterator[str]:
     """What speaks against the sums."""
     own, others = map(_nodes_of, (a, b))
-    if 2 * len(own & others) < min(len(own), len(others)):
+    built = (path for path in paths if (path / MANIFEST).is_file())
+    sources = {read_manifest(path).source_sha256 for path in built}
+    if len(sources) > 1 or 2 * len(own & others) < min(len(own), len(others)):
+        files = "are built from two ONNX files and " * (len(sources) > 1)
         shared = f"{len(own & others)} ONNX nodes of {len(own)} and {len(others)}"
-        yield f"A and B share {shared}: they may be of two models"
+        yield f"A and B {files}share {shared}: they may be of two models"
     first, second = (one.environment.device for one in (a, b))
     if first.name != second.name:
         yield f"profiled on unlike devices: A on {first.name}, B on {second.name}"
