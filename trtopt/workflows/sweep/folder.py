@@ -292,7 +292,7 @@ class Builds:
             listener=listener,
             limit_s=swept.recipe.build_timeout,
         ).with_caches(swept.recipe, swept.folder, swept.request.cache_dir)
-        self._graphs: dict[Path, list[OnnxArtifact]] = {}
+        self._graphs: dict[Path, OnnxArtifact] = {}
         self._refused: dict[str | None, TrtoptError] = {}
 
     def find(self, setting: SweepSetting) -> PointEngine | None:
@@ -343,8 +343,7 @@ class Builds:
                 )
         manifest = self._manifest(setting)
         plan = self._plan(folder, manifest, setting)
-        by_hash = {graph.sha256: graph for graph in self._graphs_of(folder, manifest)}
-        return EngineRequest(by_hash[plan.onnx_sha256], plan, folder)
+        return EngineRequest(self._graph_of(folder, manifest), plan, folder)
 
     def _enter(self, setting: SweepSetting, engine: EngineArtifact) -> PointEngine:
         """Enter an engine into its folder's manifest."""
@@ -371,14 +370,14 @@ class Builds:
         axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
         return self._swept.folder / "builds" / file_name("-".join((_name(setting.precision), *axes)))
 
-    def _graphs_of(self, folder: Path, manifest: Manifest) -> Sequence[OnnxArtifact]:
+    def _graph_of(self, folder: Path, manifest: Manifest) -> OnnxArtifact:
         if folder not in self._graphs:
-            self._graphs[folder] = verified_graphs(folder, manifest)
+            self._graphs[folder] = verified_graphs(folder, manifest)[0]
         return self._graphs[folder]
 
     def _plan(self, folder: Path, manifest: Manifest, setting: SweepSetting) -> BuildPlan:
         recipe = self._swept.recipe_for(setting)
-        (plan,) = make_plans(self._graphs_of(folder, manifest)[0], recipe, self._swept.builder.backend)
+        (plan,) = make_plans(self._graph_of(folder, manifest), recipe, self._swept.builder.backend)
         return plan
 
     def _graph_folder(self, precision: str | None) -> Path:
