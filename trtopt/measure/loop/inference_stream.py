@@ -96,8 +96,8 @@ def ready_context(
 def array_in(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
     """A copy of the input or output that a buffer holds, in its linear shape."""
     count = int(np.prod(binding.stored_shape, dtype=np.int64))
-    values: NDArray[np.generic] = buffer.array.copy().view(binding.dtype)
-    stored = values[:count].reshape(binding.stored_shape)
+    held = buffer.array[: count * binding.dtype.itemsize].copy()  # a buffer of nothing has a byte
+    stored: NDArray[np.generic] = held.view(binding.dtype).reshape(binding.stored_shape)
     return unvectorise(stored, binding.layout, binding.shape[1]) if binding.layout in VECTORS else stored
 
 

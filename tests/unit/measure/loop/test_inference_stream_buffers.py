@@ -25,3 +25,10 @@ def test_what_the_engines_type_does_not_hold_is_refused(values: list[float]) -> 
     binding = Binding("x", np.dtype(np.int32), (1,), is_input=True)
     with ExitStack() as resources, pytest.raises(DataError, match="'x'"):
         host_buffers(ScriptedDevice(), (binding,), {"x": np.array(values)}, resources)
+
+
+def test_an_output_without_values_is_read_from_the_byte_that_it_has() -> None:
+    binding = Binding("y", np.dtype(np.float32), (0, 4), is_input=True)
+    with ExitStack() as resources:
+        buffers = host_buffers(ScriptedDevice(), (binding,), {"y": np.zeros((0, 4))}, resources)
+        assert array_in(buffers["y"], binding).shape == (0, 4)
