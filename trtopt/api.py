@@ -220,7 +220,7 @@ def compare(request: CompareRequest) -> Compared:
 
     Returns:
         `outcome` with the verdicts, and `report`, the record that `trtopt compare --json` writes; of an
-        upgrade `report.upgrade` has the verdict, and what became of results, layers, memory and build time.
+        upgrade `report.upgrade_verdict`, and `report.upgrade` on results, layers, memory and build time.
 
     Raises:
         UsageError: A and B cannot be compared.

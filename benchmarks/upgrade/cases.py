@@ -232,6 +232,21 @@ def quantised(fault: str = "") -> onnx.ModelProto:
     return net.model(net.op("Relu", y))
 
 
+def detector(fault: str = "") -> onnx.ModelProto:
+    """Coordinates in pixels and scores of classes, side by side in one output."""
+    net = Net("detector", x=("N", 3, 16, 16))
+    body = net.op("Relu", net.conv("body", "x", 16, 3))
+    boxes = net.op("Mul", net.op("Sigmoid", net.conv("boxes", body, 4, 16, size=1)), net.const(640.0))
+    scores = net.op("Sigmoid", net.conv("scores", body, 20, 16, size=1))
+    if fault == "scores lost":
+        scores = net.op("Mul", scores, net.const(0.0))
+    if fault == "two classes swapped":
+        parts = [net.slice(scores, 1, *ends) for ends in ((1, 2), (0, 1), (2, 20))]
+        scores = net.op("Concat", *parts, axis=1)
+    joined = net.op("Concat", boxes, scores, axis=1)
+    return net.model(net.op("Reshape", joined, net.ints(0, 24, 256)))
+
+
 def labelled(fault: str = "") -> onnx.ModelProto:
     """Scores at every place, and the best class of each."""
     net = Net("labelled", x=("N", 5, 8, 8))
@@ -246,8 +261,10 @@ def labelled(fault: str = "") -> onnx.ModelProto:
 
 MODELS: dict[str, Callable[[str], onnx.ModelProto]] = {
     one.__name__: one
-    for one in (residual, strided_concat, products, attention, normalised, reductions, quantised, labelled)
-}
+    for one in (
+        residual, strided_concat, products, attention, normalised, reductions, quantised, detector, labelled,
+    )
+}  # fmt: skip
 FAULTS = {
     "residual": (
         "one wrong channel", "padding lost at one edge", "clipped range", "skip left out", "rounded to FP16",
@@ -261,9 +278,10 @@ FAULTS = {
     "normalised": ("another epsilon", "approximate activation"),
     "reductions": ("sum without the last element",),
     "quantised": ("one channel's scale",),
+    "detector": ("scores lost", "two classes swapped"),
     "labelled": ("a label off by one",),
 }  # fmt: skip
-"""The planted wrong results by model, 20 in all."""
+"""The planted wrong results by model, 22 in all."""
 
 
 def planted() -> Iterator[tuple[str, str]]:

@@ -58,7 +58,7 @@ def main() -> None:
         place = Path(scratch)
 
         def build(name: str, model: Path, value: str) -> Path:
-            folder, half = place / f"{name}-{value}", ("--precision", "fp16")
+            folder, half = place / f"{name}-{value}", ("--precision", "fp16", "--allow-fallback")
             common = ("--batch", "4", "--backend", backend, level, value)
             trtopt(f"build-{name}-{value}", out, "build", model, "-o", folder, *common, *half)
             return folder

@@ -23,11 +23,10 @@ from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bounds import accuracy_alarms
-from trtopt.precision.rounding_noise import RoundedModels, unit_of
 from trtopt.records import OutputChange
 from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.bench.resolve_engines import resolve_engines
-from trtopt.workflows.compare.upgrade import changed_outputs, upgraded_model
+from trtopt.workflows.compare.upgrade import changed_outputs, rounded_models
 from trtopt.workflows.listener import SILENT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,15 +83,14 @@ class Bench:
 
     def changes(self, old: Path, new: Path) -> Sequence[OutputChange]:
         """What the certificate has on results."""
-        model = upgraded_model([old], [])
-        rounded = RoundedModels(model, unit_of(model.proto, on_gpu=False))
         with ExitStack() as held:
             sides = [
                 held.enter_context(resolve_engines(path, None, "onnxruntime", [], SILENT))
                 for path in (old, new)
             ]
             pair = [side.at((BATCH,))[0][0] for side in sides]
-            return changed_outputs(model, rounded, pair, BATCH, CompareRequest(old, new), [])
+            rounded = rounded_models(old / Path(read_manifest(old).onnx.path).name, pair)
+            return changed_outputs(rounded, pair, BATCH, CompareRequest(old, new), [])
 
 
 def main() -> None:

@@ -16,7 +16,6 @@ from tests.support.long import few
 from tests.support.paths import ROOT
 from trtopt.cli.outputs import end_gate
 from trtopt.errors import UsageError
-from trtopt.measure.analysis.outcomes import Comparisons
 from trtopt.workflows import race
 
 FOLDER = ROOT / "benchmarks" / "upgrade"
@@ -58,11 +57,11 @@ FAULTS = (
     "stale constant", "strided concat", "swapped axis", "zeroed GEMM rows", "one bad sample of a batch",
     "wrong last element", "small values lost", "last index of a table", "softmax along another axis",
     "NaN in attention", "another epsilon", "approximate activation", "sum without the last element",
-    "one channel's scale", "a label off by one",
+    "one channel's scale", "scores lost", "two classes swapped", "a label off by one",
 )  # fmt: skip
 MODELS = (
     "residual", "strided_concat", "products", "attention", "normalised", "reductions", "quantised",
-    "labelled", "digits", "digits_transformer",
+    "detector", "labelled", "digits", "digits_transformer",
 )  # fmt: skip
 
 
@@ -105,19 +104,26 @@ def test_wrong_results_fail_the_gate_and_right_ones_leave_it_to_speed(new: str, 
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).standard_normal((6, 64), np.float32))
     data = tmp_path / "data.npz"
     compared = trtopt.compare(tmp_path / "old", tmp_path / new, upgrade=True, data=data, duration=0.1)
-    found, outcome = compared.report.upgrade, compared.outcome
+    found = compared.report.upgrade
     assert found is not None
-    assert isinstance(outcome, Comparisons)
     codes = {"PASSED": 0, "SLOWER": 3, "WRONG": 3, "UNDECIDED": 5}
     with pytest.raises(click.exceptions.Exit) as ended:
         end_gate((), compared.view)
-    assert ended.value.exit_code == codes[found.verdict] == codes[outcome.upgrade_verdict]
-    assert (found.verdict == "WRONG") == (new == "bad")
-    assert f"({found.verdict})" in compared.table()
+    verdict = compared.report.upgrade_verdict
+    assert verdict is not None
+    assert ended.value.exit_code == codes[verdict]
+    assert (verdict == "WRONG") == (new == "bad")
+    assert f"({verdict})" in compared.table()
     ((result,), (layers,)) = found.outputs, found.layers
     assert bool(result.wrong) == (new == "bad") == ("data, batch 2" in result.inputs)
     assert any(len(one.a) > len(one.b) for one in layers.replaced)
-    assert found.engines[0][0].build_seconds > 0
+    assert found.engines[0].a.build_seconds > 0
+
+
+def test_engines_that_do_not_run_here_are_not_judged_by_others_in_their_place(cpu_build: Path) -> None:
+    with pytest.raises(UsageError, match="upgrade") as refused:
+        trtopt.compare(cpu_build, cpu_build, upgrade=True, backend="tensorrt-rtx")
+    assert "onnxruntime" in str(refused.value.remedy)
 
 
 def test_without_a_second_folder_or_a_model_there_is_no_upgrade(cpu_build: Path) -> None:

@@ -202,7 +202,7 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized:
     """Add a batch's outputs, by name; what is no number is left out. Those of `sized` may differ in size."""
     _check_names(wanted, got)
     for name, value in wanted.items():
-        if not is_numeric(value):
+        if not _is_numeric(value):
             continue
         if name not in found:
             found[name] = Deviation(name, classifies=is_classifier(value))
@@ -218,11 +218,10 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized:
 
 
 def _numbers(outputs: Arrays) -> Arrays:
-    return {name: value for name, value in outputs.items() if is_numeric(value)}
+    return {name: value for name, value in outputs.items() if _is_numeric(value)}
 
 
-def is_numeric(value: object) -> bool:
-    """Whether an output can be compared: no text, no sequence."""
+def _is_numeric(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
 
 

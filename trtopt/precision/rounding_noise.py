@@ -7,7 +7,6 @@ quantised reacts to that as it does to the other order of sums and the other fus
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -55,8 +54,9 @@ def unit_of(model: onnx.ModelProto, *, on_gpu: bool) -> float:
 class RoundedModels:
     """The model in FP32, and as it is typed several times over, each run rounded otherwise."""
 
-    def __init__(self, model: ModelFile, unit: float) -> None:
-        self.unit, self._random = unit, np.random.default_rng(0)
+    def __init__(self, model: ModelFile, *, on_gpu: bool) -> None:
+        self.model, self.unit = model.proto, unit_of(model.proto, on_gpu=on_gpu)
+        self._random = np.random.default_rng(0)
         with passing(model) as spooling:
             self._exact = open_model(widened(spooling))
             self._moved = [open_model(self._with_moved_weights(spooling)) for _ in range(_RUNS)]
@@ -66,7 +66,8 @@ class RoundedModels:
         return self._exact.run(self._exact.fit(feed))
 
     def moved(self, feed: Arrays) -> list[Arrays]:
-        """The outputs of each run that is rounded otherwise."""
+        """The outputs of each run that is rounded otherwise: the same for the same inputs."""
+        self._random = np.random.default_rng(0)
         return [one.run(one.fit({name: self._move(x) for name, x in feed.items()})) for one in self._moved]
 
     def _move(self, values: Array) -> Array:
@@ -102,13 +103,18 @@ class ChangedOutput:
     def add(self, inputs: str, exact: Array, moved: Sequence[Array], a: Array, b: Array) -> None:
         """Take a batch of its values for what is called `inputs`: the float model's, and both engines'."""
         exact, a, b, *moved = (np.atleast_1d(one) for one in (exact, a, b, *moved))
-        self._values += exact.size
-        if any(one.shape != exact.shape for one in (a, *moved)):  # sizes depend on data and on rounding
-            self._skipped += exact.size
+        count = exact.size if b.shape == exact.shape else max(exact.size, b.size, 1)
+        self._values += count
+        sizes = {one.shape for one in (exact, a, *moved)}  # they may depend on data, and on rounding
+        if b.shape not in sizes:
+            self._inputs[inputs], self._worst = None, f"its shape for {inputs}: {b.shape}"
+            if len(sizes) == 1:
+                self._wrong += count
+            else:
+                self._open += count
             return
-        if b.shape != exact.shape:
-            self._wrong, self._worst = self._wrong + exact.size, f"its shape for {inputs}: {b.shape}"
-            self._inputs[inputs] = None
+        if len(sizes) > 1 or not exact.size:
+            self._skipped += count
             return
         self._a.add(exact, a)
         self._b.add(exact, b)
@@ -148,38 +154,60 @@ _Unexplained = tuple[Array, Array, Array, Array]
 def _unexplained_numbers(exact: Array, moved: Array, a: Array, b: Array, unit: float) -> _Unexplained:
     """B is wrong where it is further from the float model than A and rounding, or alone is not finite.
 
-    Where both are too far from it, and from each other, neither is known to be right.
+    Where both are too far from it, and from each other, neither is known to be right; nor is B where the
+    model is infinite however it is rounded, as a mask may be, and A alone is so too.
     """
     is_whole = exact.dtype.kind in "iu"  # pixels and quantised values: rounded to the next
     exact, moved, a, b = (np.asarray(one, np.float64) for one in (exact, moved, a, b))
-    known = np.isfinite(exact) & np.isfinite(moved).all(0)
-    allowed = _allowance(np.where(known, exact, 0.0), np.where(known, moved, 0.0), unit) + is_whole
+    finite = np.isfinite(exact) & np.isfinite(moved).all(0)
+    infinite = np.isinf(exact) & (moved == exact).all(0)
+    allowed = _allowance(np.where(finite, exact, 0.0), np.where(finite, moved, 0.0), unit) + is_whole
     from_a, from_b, apart = gaps(exact, a), gaps(exact, b), gaps(a, b)
     a_finite, b_finite = np.isfinite(a), np.isfinite(b)
     further = np.where(b_finite, from_b - np.where(a_finite, from_a, 0.0), _NOT_FINITE * a_finite * allowed)
-    wrong = known & (further > allowed)
-    is_open = (
-        known & ~wrong & a_finite & b_finite & (np.minimum(from_a, from_b) > allowed) & (apart > allowed)
-    )
+    wrong = finite & (further > allowed)
+    far = a_finite & b_finite & (np.minimum(from_a, from_b) > allowed) & (apart > allowed)
+    is_open = (finite & ~wrong & far) | (infinite & (a == exact) & (b != exact))
     with np.errstate(over="ignore"):
-        return wrong, is_open, np.where(known, np.where(is_open, from_b, further) / allowed, 0.0), known
+        times = np.where(is_open, np.minimum(from_b, _NOT_FINITE), further) / allowed
+    return wrong, is_open, np.where(finite | is_open, times, 0.0), finite | infinite
 
 
 def _allowance(exact: Array, moved: Array, unit: float) -> Array:
-    """By how much rounding may move each value: by what moved its sample, or its slice along any axis.
+    """By how much rounding may move each value, by what moved it, and what moved those alongside.
 
-    The quiet rest of a sample does not average a loud slice away.
+    Inputs and weights are moved by up to four times what rounding them does at most, and the noise of that
+    is taken four times. Of a value itself it is known from few runs only, so that of those alongside counts
+    too, and their size. A sigmoid or a softmax rounds to parts of 1, however small what comes out.
     """
-    inner = tuple(range(1, exact.ndim))
     with np.errstate(over="ignore"):
-        noise = np.square(moved - exact).mean(0)
-        own = np.maximum(np.abs(exact), np.sqrt(np.square(exact).mean(inner, keepdims=True)))
-        most = np.zeros_like(exact)
-        for kept in (None, *inner):
-            others = tuple(axis for axis in inner if axis != kept)
-            count = len(moved) * max(math.prod(exact.shape[axis] for axis in others), 1)
-            most = np.maximum(most, (1 + _FEW / count) * np.sqrt(noise.mean(others, keepdims=True)))
+        noise, squares = np.square(moved - exact).mean(0), np.square(exact)
+        least = np.minimum(squares.mean(tuple(range(1, exact.ndim)), keepdims=True), 1)
+        own = np.sqrt(np.maximum(squares, np.maximum(_alongside(squares)[0], least)))
+        shared, count = _alongside(noise)
+        alone, together = ((1 + _FEW / (len(moved) * number)) for number in (1, count))
+        most = np.maximum(alone * np.sqrt(noise), together * np.sqrt(shared))
         return np.asarray(_FACTOR * (most + _UNITS * unit * own) + _TINY)
+
+
+def _alongside(squares: Array) -> tuple[Array, int]:
+    """The mean over what lies alongside each value in its sample, and how many values that is.
+
+    It is taken along the axis whose slices differ most, as channels and columns of unlike units do: a
+    detector's coordinates, in pixels, would hide its scores, and a quiet rest would average a loud one away.
+    """
+    sample = tuple(range(1, squares.ndim))
+    axes = [axis for axis in sample if squares.shape[axis] > 1]
+    if len(axes) < 2:
+        return squares.mean(sample, keepdims=True), max(squares[0].size, 1)
+
+    def spread(kept: int) -> float:
+        slices = squares.mean(tuple(axis for axis in range(squares.ndim) if axis != kept))
+        return float(slices.std() / max(slices.mean(), _TINY))
+
+    kept = max(axes, key=spread)
+    others = tuple(axis for axis in sample if axis != kept)
+    return squares.mean(others, keepdims=True), squares[0].size // squares.shape[kept]
 
 
 def _unexplained_labels(exact: Array, moved: Array, a: Array, b: Array, unit: float) -> _Unexplained:

@@ -69,21 +69,22 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
 UpgradeVerdict = Literal["PASSED", "WRONG", "SLOWER", "UNDECIDED"]
 
 
+class UpgradedEngine(Record, frozen=True, kw_only=True):
+    """The engines of A and B at a batch size, and what a context of each takes; None: not reported."""
+
+    batch: int
+    a: EngineArtifact
+    b: EngineArtifact
+    a_memory_bytes: int | None
+    b_memory_bytes: int | None
+
+
 class Upgrade(Record, frozen=True, kw_only=True):
-    """What became of a model's engines besides their speed, and the verdict on both.
+    """What became of a model's engines besides their speed; `layers` are empty if they could not be timed."""
 
-    `unit` is the roundoff that explains differences. `layers` are empty where they could not be timed.
-    `memory_bytes` are what a context of each engine, of A and of B, takes on the device; None: not reported.
-    """
-
-    verdict: UpgradeVerdict = "UNDECIDED"
-    unit: float
     outputs: tuple[OutputChange, ...]
     layers: tuple[EngineDifference, ...]
-    batches: tuple[int, ...]
-    engines: tuple[tuple[EngineArtifact, EngineArtifact], ...]
-    memory_bytes: tuple[tuple[int | None, int | None], ...]
-    notes: tuple[str, ...] = ()
+    engines: tuple[UpgradedEngine, ...]
 
 
 class CompareReport(ResultFile, frozen=True, kw_only=True):
@@ -101,5 +102,6 @@ class CompareReport(ResultFile, frozen=True, kw_only=True):
     """Engines that were built for this comparison and deleted afterwards."""
     verdicts: tuple[ComparisonVerdict, ...] = ()
     upgrade: Upgrade | None = None
+    upgrade_verdict: UpgradeVerdict | None = None
     """With `--upgrade`."""
     notes: tuple[str, ...] = ()

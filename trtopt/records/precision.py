@@ -40,10 +40,11 @@ class OutputChange(Record, frozen=True, kw_only=True):
     """What of an output of a newer engine (B) rounding does not explain, at a batch size.
 
     `wrong` values are further from the float model than the older engine's (A) and rounding, or NaN or
-    infinite in B alone; `undecided` ones lie too far in both engines, and apart; `skipped` ones say nothing,
-    as they overflow by rounding alone. `inputs` are those that show it. `worst` is where, with the float
-    model's value, A's and B's: so many `times` what rounding explains, 1 at most where nothing is wrong. `a`
-    and `b` are the engines' differences from the float model, over all inputs.
+    infinite in B alone; `undecided` ones lie too far in both engines, and apart; `skipped` ones say nothing:
+    they overflow, or have another shape, by rounding alone. `inputs` are those that show it.
+    `worst` is where, with the float model's value, A's and B's: so many `times` what rounding explains, 1 at
+    most where nothing is wrong. `a` and `b` are the engines' differences from the float model, over all
+    inputs.
     """
 
     batch: int
@@ -60,10 +61,10 @@ class OutputChange(Record, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Literal["ok", "wrong", "undecided"]:
-        """Nothing is shown where no value says anything."""
+        """Nothing is shown where half of the values or more say nothing."""
         if self.wrong:
             return "wrong"
-        return "undecided" if self.undecided or self.skipped == self.values else "ok"
+        return "undecided" if self.undecided or 2 * self.skipped >= self.values else "ok"
 
 
 class Violation(Record, frozen=True, kw_only=True):

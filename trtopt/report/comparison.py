@@ -58,8 +58,7 @@ def comparison_view(outcome: Outcome) -> View:
             for row in outcome.rows
             for reason in row.comparison.reasons
         ]
-        upgraded = [] if outcome.upgrade is None else upgrade_blocks(outcome, outcome.upgrade)
-        blocks = [*upgraded, *_comparison_blocks(outcome), Lines(reasons, is_detail=True)]
+        blocks = [*upgrade_blocks(outcome), *_comparison_blocks(outcome), Lines(reasons, is_detail=True)]
     else:
         blocks = [block for gap in outcome.gaps for block in _gap_blocks(outcome, gap)]
     return View("", blocks, comparison_notes(outcome))
@@ -80,13 +79,10 @@ def _gate_row(outcome: Comparisons, row: Row) -> GateRow:
     name, ratio, ms = f"trtopt latency, batch {row.batch}", row.comparison.ratio, [row.b_ms]
     if ratio is not None:
         ms += [row.b_ms * bound / ratio.value for bound in (ratio.low, ratio.high)]
-    reasons = "; ".join(reason.text for reason in row.comparison.reasons)
-    if row.comparison.verdict is Verdict.SLOWER:
-        return GateRow(name, "slower", reasons, ms)
-    shown = f"shown to be within {outcome.limit:.1%} of A; {reasons}"
-    if row.comparison.rules_out(outcome.limit):
-        return GateRow(name, "ok", shown, ms)
-    return GateRow(name, "untrustworthy" if _is_disturbed(row) else "undecided", f"not {shown}", ms)
+    found, why = outcome.speed(row), "; ".join(reason.text for reason in row.comparison.reasons)
+    if found != "slower":
+        why = f"{'' if found == 'ok' else 'not '}shown to be within {outcome.limit:.1%} of A; {why}"
+    return GateRow(name, found, why, ms)
 
 
 def comparison_notes(outcome: Outcome) -> list[Note]:
@@ -178,11 +174,7 @@ def _changes(outcome: Comparisons) -> Iterator[Chart]:
 
 
 def _marked_batch(row: Row) -> str:
-    return str(row.batch) + (Trust.UNSTEADY.mark if _is_disturbed(row) else "")
-
-
-def _is_disturbed(row: Row) -> bool:
-    return any(reason.code is ReasonCode.DISTURBED for reason in row.comparison.reasons)
+    return str(row.batch) + (Trust.UNSTEADY.mark if row.is_disturbed else "")
 
 
 def _verdicts(outcome: Comparisons) -> Iterator[Lines]:

@@ -65,13 +65,6 @@ def difference_blocks(found: EngineDifference) -> Iterator[Block]:
         Column("saved ms", lambda one: one.gain_ms, "+.4f"),
         Column("remedy, its causes, what came of it", _trial, fit="fold"),
     ]
-    replaced: list[Column[Replacement]] = [
-        Column("A ms", lambda one: one.a_ms, ".4f", width=6),
-        Column("B ms", lambda one: one.b_ms, ".4f", width=6),
-        Column("cost ms", lambda one: one.cost_ms, "+.4f", width=7),
-        Column("blocks", lambda one: one.blocks, "", width=6),
-        Column(f"ONNX nodes: {found.parts} in A → in B", replaced_text, fit="fold"),
-    ]
     yield waterfall(found)
     title = f"batch {found.batch}: A {found.a}, B {found.b}: {_change_text(found)}"
     yield table(title, causes, found.causes, top=_TOP)
@@ -80,8 +73,20 @@ def difference_blocks(found: EngineDifference) -> Iterator[Block]:
         yield table("what B loses, and may gain at most by a change", remedies, costly)
     if found.trials:
         yield table("remedies tried in turns with B", trials, found.trials)
+    yield from replaced_blocks(found, f"{found.parts} that were replaced")
+
+
+def replaced_blocks(found: EngineDifference, title: str) -> Iterator[Block]:
+    """What both engines have for the same nodes: fusions lost and won, for one; the costliest first."""
+    columns: list[Column[Replacement]] = [
+        Column("A ms", lambda one: one.a_ms, ".4f", width=6),
+        Column("B ms", lambda one: one.b_ms, ".4f", width=6),
+        Column("cost ms", lambda one: one.cost_ms, "+.4f", width=7),
+        Column("blocks", lambda one: one.blocks, "", width=6),
+        Column(f"ONNX nodes: {found.parts} in A → in B", _replaced, fit="fold"),
+    ]
     if found.replaced:
-        yield table(f"{found.parts} that were replaced", replaced, found.replaced, top=_TOP_REPLACED)
+        yield table(title, columns, found.replaced, top=_TOP_REPLACED)
 
 
 def _change_text(found: EngineDifference) -> str:
@@ -98,7 +103,7 @@ def _trial(one: Trial) -> str:
     return f"{one.option or 'no option'}, for {'; '.join(one.causes)}: {came}"
 
 
-def replaced_text(one: Replacement) -> str:
+def _replaced(one: Replacement) -> str:
     """Its nodes, and what both sides have for them, without the arguments of C++ templates."""
     sides = ([re.sub("<.*", "<…>", name) for name in side] for side in (one.a, one.b))
     a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in sides)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from trtopt.measure.analysis.outcomes import Comparisons
-from trtopt.records import EngineArtifact, OutputChange, Replacement, Upgrade, UpgradeVerdict
-from trtopt.report.explanation import replaced_text
+from trtopt.records import EngineArtifact, OutputChange, Upgrade, UpgradedEngine, UpgradeVerdict
+from trtopt.report.explanation import replaced_blocks
 from trtopt.report.view import Block, Column, GateRow, Lines, columns_of, mib, table
 
 _SENTENCES: dict[UpgradeVerdict, tuple[str, str]] = {
@@ -17,15 +17,18 @@ _SENTENCES: dict[UpgradeVerdict, tuple[str, str]] = {
 }
 
 
-def upgrade_blocks(outcome: Comparisons, found: Upgrade) -> Iterator[Block]:
+def upgrade_blocks(outcome: Comparisons) -> Iterator[Block]:
     """The verdict before those on speed, then what it rests on."""
-    text, colour = _SENTENCES[outcome.upgrade_verdict]
-    yield Lines([f"upgrade: {text} ({outcome.upgrade_verdict})"], colour)
+    found, verdict = outcome.upgrade, outcome.upgrade_verdict
+    if found is None or verdict is None:
+        return
+    text, colour = _SENTENCES[verdict]
+    yield Lines([f"upgrade: {text} ({verdict})"], colour)
     results: list[Column[OutputChange]] = [
         Column("batch", lambda one: one.batch, ""),
         Column("output", lambda one: one.output),
         *columns_of(
-            ("values", "wrong", "open", "overflow"),
+            ("values", "wrong", "open", "unknown"),
             lambda one: (one.values, one.wrong, one.undecided, one.skipped),
             ",",
         ),
@@ -36,36 +39,29 @@ def upgrade_blocks(outcome: Comparisons, found: Upgrade) -> Iterator[Block]:
         Column("shown by", lambda one: ", ".join(one.inputs), fit="fold"),
     ]
     yield table("results against the float model", results, found.outputs)
-    layers: list[Column[tuple[int, Replacement]]] = [
-        Column("batch", lambda row: row[0], ""),
-        Column("fusion", lambda row: "lost" if len(row[1].a) < len(row[1].b) else "won"),
-        Column("layers", lambda row: f"{len(row[1].a)} → {len(row[1].b)}"),
-        Column("cost ms", lambda row: row[1].cost_ms, "+.4f"),
-        Column("ONNX nodes: layers in A → in B", lambda row: replaced_text(row[1]), fit="fold"),
+    for one in found.layers:
+        yield from replaced_blocks(one, f"fusions lost and won, and layers replaced, batch {one.batch}")
+    engines: list[Column[UpgradedEngine]] = [
+        Column("batch", lambda row: row.batch, ""),
+        Column("A build s", lambda row: row.a.build_seconds, ".1f"),
+        Column("B build s", lambda row: row.b.build_seconds, ".1f"),
+        Column("A file MiB", lambda row: mib(row.a.size_bytes), ".2f"),
+        Column("B file MiB", lambda row: mib(row.b.size_bytes), ".2f"),
+        Column("A memory MiB", lambda row: mib(row.a_memory_bytes), ".2f"),
+        Column("B memory MiB", lambda row: mib(row.b_memory_bytes), ".2f"),
     ]
-    changes = ((one.batch, change) for one in found.layers for change in one.replaced)
-    fusions = [row for row in changes if row[1].a and row[1].b and len(row[1].a) != len(row[1].b)]
-    if fusions:
-        yield table("fusions lost and won", layers, sorted(fusions, key=lambda row: -row[1].cost_ms), top=5)
-    engines: list[Column[Sequence[float | None]]] = [
-        Column("batch", lambda row: row[0], ""),
-        *columns_of(("A build s", "B build s"), lambda row: row[1:3], ".1f"),
-        *columns_of(("A file MiB", "B file MiB", "A memory MiB", "B memory MiB"), lambda row: row[3:], ".2f"),
-    ]
-    made = (", ".join(dict.fromkeys(map(_maker, side))) for side in zip(*found.engines, strict=True))
-    rows = [
-        (batch, a.build_seconds, b.build_seconds, *map(mib, (a.size_bytes, b.size_bytes, *memory)))
-        for batch, (a, b), memory in zip(found.batches, found.engines, found.memory_bytes, strict=True)
-    ]
-    yield table(f"A built by {' and B by '.join(made)}", engines, rows)
+    sides = zip(*((row.a, row.b) for row in found.engines), strict=True)
+    made = (", ".join(dict.fromkeys(map(_maker, side))) for side in sides)
+    yield table(f"A built by {' and B by '.join(made)}", engines, found.engines)
 
 
 def upgrade_gate(found: Upgrade) -> list[GateRow]:
     """What the results of each output say; nothing that was compared is no pass."""
     rows = []
     for one in found.outputs:
-        why = f"of {one.values} values {one.wrong} are wrong and {one.undecided} open {one.worst}".strip()
-        rows.append(GateRow(f"trtopt results, {one.output}, batch {one.batch}", one.verdict, why))
+        name = f"trtopt results, {one.output}, batch {one.batch}"
+        why = f"of {one.values} values {one.wrong} are wrong, {one.undecided} open, {one.skipped} unknown"
+        rows.append(GateRow(name, one.verdict, f"{why} {one.worst}".strip()))
     return rows or [GateRow("trtopt results", "undecided", "no output could be compared")]
 
 

@@ -58,6 +58,40 @@ def test_a_loud_channel_does_not_hide_a_wrong_value_in_a_quiet_one_of_its_noise(
     assert change(new, old=EXACT * loud, exact=EXACT * loud, moved=[one * loud for one in MOVED]).wrong == 1
 
 
+@pytest.mark.parametrize("count", [2, 20])
+@pytest.mark.parametrize("axes", [(0, 1, 2), (0, 2, 1)])
+def test_coordinates_in_pixels_hide_no_scores(count: int, axes: tuple[int, ...]) -> None:
+    def detected(coarse: float) -> np.ndarray:
+        pixels, scores = (np.random.default_rng(1).random((4, many, 50)) for many in (4, count))
+        exact = np.concatenate([640 * pixels, scores], axis=1).transpose(axes)
+        return exact * (1 + RANDOM.uniform(-coarse, coarse, exact.shape))
+
+    exact, moved = detected(0), [detected(3e-3) for _ in range(3)]
+    new = detected(5e-4)
+    found = ChangedOutput("y", 2.0**-11)
+    found.add("normal inputs", exact, moved, detected(5e-4), new)
+    assert found.result(4).wrong == 0
+    new.transpose(axes)[:, 4:] = 0
+    found.add("normal inputs", exact, moved, detected(5e-4), new)
+    assert found.result(4).wrong > 0.9 * 4 * count * 50
+
+
+def test_an_infinity_that_rounding_leaves_must_stay() -> None:
+    masked = EXACT.copy()
+    masked[:, :, 0] = -np.inf
+    moved = [np.where(np.isinf(masked), masked, one) for one in MOVED]
+    found = change(masked, masked, masked, moved)
+    assert (found.wrong, found.undecided, found.skipped, found.verdict) == (0, 0, 0, "ok")
+    assert change(EXACT, masked, masked, moved).verdict == "undecided"
+    assert change(np.where(np.isinf(masked), np.nan, masked), masked, masked, moved).verdict == "undecided"
+
+
+def test_nothing_is_shown_where_most_values_say_nothing() -> None:
+    assert change(EXACT, moved=[np.where(EXACT < 0.5, np.inf, one) for one in MOVED]).verdict == "undecided"
+    none = np.zeros((4, 0))
+    assert change(none, none, none, [none] * 3).verdict == "undecided"
+
+
 def test_what_lies_as_far_from_the_float_model_as_before_is_no_change() -> None:
     assert change(EXACT + 0.5, old=EXACT + 0.5).wrong == 0
     assert change(noisy(), old=EXACT + 0.5).wrong == 0
@@ -80,6 +114,9 @@ def test_nan_in_the_newer_one_alone_is_wrong_and_skipped_where_rounding_alone_ma
 
 def test_another_shape_is_wrong_unless_rounding_alone_changes_it() -> None:
     assert change(EXACT[:, :5]).wrong == EXACT.size
+    none, some = np.zeros((4, 0)), np.zeros((4, 2))
+    assert change(some, none, none, [none] * 3).wrong == some.size
+    assert change(EXACT[:, :4], moved=[one[:, :5] for one in MOVED]).verdict == "undecided"
     found = change(EXACT[:, :5], moved=[one[:, :5] for one in MOVED])
     assert (found.wrong, found.skipped) == (0, EXACT.size)
 

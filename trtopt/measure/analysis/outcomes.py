@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.measure.analysis.findings import doubts_of, is_on_host
 from trtopt.measure.analysis.gap_ledger import Gap
 from trtopt.measure.statistics.builds import Control
-from trtopt.measure.statistics.comparison import Comparison, Verdict, blocks_of, compare_runs
+from trtopt.measure.statistics.comparison import (
+    Comparison,
+    ReasonCode,
+    Verdict,
+    blocks_of,
+    compare_runs,
+)
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import (
     BenchPoint,
@@ -33,6 +40,11 @@ class Row:
     b_ms: float
     comparison: Comparison
     remarks: tuple[str, ...] = ()
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether the verdict rests on latencies that are not steady, or not trustworthy."""
+        return any(reason.code is ReasonCode.DISTURBED for reason in self.comparison.reasons)
 
 
 @dataclass(frozen=True)
@@ -64,14 +76,24 @@ class Comparisons:
     upgrade: Upgrade | None = None
 
     @property
-    def upgrade_verdict(self) -> UpgradeVerdict:
-        """The worst of what was found: wrong results come before speed."""
-        results = {one.verdict for one in self.upgrade.outputs} if self.upgrade is not None else set()
-        if "wrong" in results:
+    def upgrade_verdict(self) -> UpgradeVerdict | None:
+        """The worst of what the gate has rows of: wrong results come before speed."""
+        if self.upgrade is None:
+            return None
+        found = {*map(self.speed, self.rows), *(one.verdict for one in self.upgrade.outputs)}
+        if "wrong" in found:
             return "WRONG"
-        if any(row.comparison.verdict is Verdict.SLOWER for row in self.rows):
+        if "slower" in found:
             return "SLOWER"
-        return "PASSED" if results == {"ok"} and not self.not_shown else "UNDECIDED"
+        return "PASSED" if found == {"ok"} and self.upgrade.outputs else "UNDECIDED"
+
+    def speed(self, row: Row) -> Literal["ok", "slower", "undecided", "untrustworthy"]:
+        """What the gate says of a row: only a slowdown that is ruled out is no obstacle."""
+        if row.comparison.verdict is Verdict.SLOWER:
+            return "slower"
+        if row.comparison.rules_out(self.limit):
+            return "ok"
+        return "untrustworthy" if row.is_disturbed else "undecided"
 
     @property
     def not_shown(self) -> tuple[Row, ...]:

@@ -150,9 +150,6 @@ def _report(
     outcome: Outcome, threshold: float, runs: tuple[InterleavedRun, ...], built: tuple[EngineArtifact, ...]
 ) -> CompareReport:
     judged = outcome if isinstance(outcome, Comparisons) else None
-    upgrade = judged.upgrade if judged is not None else None
-    if upgrade is not None and judged is not None:
-        upgrade = msgspec.structs.replace(upgrade, verdict=judged.upgrade_verdict)
     return CompareReport(
         created=now(),
         argv=command_line(),
@@ -161,7 +158,8 @@ def _report(
         runs=runs,
         built=built,
         verdicts=tuple(verdict_record(row.batch, row.comparison) for row in (judged.rows if judged else ())),
-        upgrade=upgrade,
+        upgrade=judged.upgrade if judged is not None else None,
+        upgrade_verdict=judged.upgrade_verdict if judged is not None else None,
         notes=outcome.notes,
     )
 

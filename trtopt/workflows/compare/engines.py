@@ -50,7 +50,7 @@ from trtopt.workflows.bench.resolve_engines import (
     resolve_engines,
 )
 from trtopt.workflows.build.folder import verified_graphs
-from trtopt.workflows.compare.upgrade import upgrade_of, upgraded_model
+from trtopt.workflows.compare.upgrade import built_graphs, upgrade_of
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
     Setting,
@@ -85,7 +85,7 @@ def compare_engines(
     paths, again = _paths(request), request.control or 0
     check_trust(request.trust, paths)
     notes: list[str] = []
-    model = upgraded_model(paths, notes) if request.upgrade else None
+    graphs = [built_graphs(path, request) for path in paths] if request.upgrade else []
     with ExitStack() as resources:
         found = [_side_of(path, request, notes, listener, resources) for path in paths]
         sides = [side for side, _ in found]
@@ -100,8 +100,9 @@ def compare_engines(
                 twice, label = [sides[0][size]] * 2, f"batch{size}: A and A, {index + 1} of {again}"
                 heats.append(heat(label, twice, ("A", "A again"), "control", size, setting, rounds))
         runs = race(heats, listener, setting.timeout)
-        upgrade = upgrade_of(model, sides[0], sides[1], request, listener) if model is not None else None
-    notes += [*notes_of(runs), *(upgrade.notes if upgrade is not None else ())]
+        is_whole = all(run.failure is None for run in runs)
+        upgrade = upgrade_of(graphs, sides, request, notes, listener) if graphs and is_whole else None
+    notes += notes_of(runs)
     notes += _keep_spread(runs)
     rows, controls = evaluate_turns(runs, request.threshold)
     comparisons = Comparisons(

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from trtopt.data import open_data
 from trtopt.data.feeds import extremes, specs_of
 from trtopt.data.fit import samples_in
@@ -16,52 +18,73 @@ from trtopt.executors.api import run_job
 from trtopt.files.atomic import scratch_folder
 from trtopt.measure.engine import DescribeJob, LoadedEngine, OutputsJob, outputs_file
 from trtopt.onnxio import model_file, prepare
-from trtopt.onnxio.model_file import ModelFile
-from trtopt.precision.compare import is_numeric, without_padding
-from trtopt.precision.rounding_noise import ChangedOutput, RoundedModels, unit_of
-from trtopt.records import OnnxArtifact, OutputChange, Upgrade
+from trtopt.onnxio.graph_walk import data_dependent_outputs
+from trtopt.precision.compare import without_padding
+from trtopt.precision.rounding_noise import ChangedOutput, RoundedModels
+from trtopt.records import OnnxArtifact, OutputChange, Upgrade, UpgradedEngine
 from trtopt.requests.measure import CompareRequest, ExplainRequest
-from trtopt.workflows.bench.resolve_engines import find_engines
+from trtopt.workflows.bench.resolve_engines import find_engines, runs_on
 from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.profile.explain import explain
 
 Side = Mapping[int, LoadedEngine]
 """Engines by batch size."""
+Graphs = Mapping[str, OnnxArtifact]
+"""By the hash that plans have."""
 _LAYERS_S = 1.0
+_MISSING = np.empty(0)
+"""For an output that an engine lacks, where the user forced the comparison."""
 _ALIKE = ("batch", "data", "backend", "shapes", "axes", "timeout", "trust")
 
 
-def upgraded_model(paths: Sequence[Path], notes: list[str]) -> ModelFile:
-    """The graph that A's engines are made of."""
-    graphs = [_graph_of(path) for path in paths]
-    types = [", ".join(graph.types) for graph in graphs]
-    if types[0] != types[-1]:
-        notes.append(f"A's graph has {types[0]}, B's {types[-1]}: what rounding explains is judged by A's")
-    model = model_file.load(Path(graphs[0].path))
-    return replace(model, proto=prepare.prepare(model.proto)[0])
-
-
-def _graph_of(path: Path) -> OnnxArtifact:
+def built_graphs(path: Path, request: CompareRequest) -> Graphs:
+    """The graphs of a build; its own engines have to run, for what is built in their place is not judged."""
     folder, manifest, engines = find_engines(path)
-    if manifest is None:
+    if manifest is None or not engines:
         raise UsageError(
-            f"{path}: no manifest names its model, and --upgrade compares results with the model's",
+            f"--upgrade {path}: no manifest names the engines' model, with whose results theirs are compared",
             "give folders that `trtopt build` made",
         )
-    wanted = manifest.graph_of(engines[0]).sha256
-    return next(one for one in verified_graphs(folder, manifest) if one.sha256 == wanted)
+    own, here = engines[0].plan.backend.name, runs_on(path, request.backend)
+    if own != here:
+        raise UsageError(
+            f"--upgrade {path}: its engines are of {own}, and with {here} others would be built and judged",
+            f"give --backend {own}, on a machine that runs them",
+        )
+    graphs = {graph.sha256: graph for graph in verified_graphs(folder, manifest)}
+    return {one.plan.onnx_sha256: graphs[manifest.graph_of(one).sha256] for one in engines}
 
 
-def upgrade_of(model: ModelFile, a: Side, b: Side, request: CompareRequest, listener: Listener) -> Upgrade:
+def upgrade_of(
+    graphs: Sequence[Graphs],
+    sides: Sequence[Side],
+    request: CompareRequest,
+    notes: list[str],
+    listener: Listener,
+) -> Upgrade:
     """What became of results, layers, memory and build time from A's engines to B's."""
-    notes: list[str] = []
-    pairs = {size: (a[size], b[size]) for size in sorted(a)}
-    unit = unit_of(model.proto, on_gpu=any(one.artifact.device.kind == "gpu" for one in b.values()))
-    rounded, outputs = RoundedModels(model, unit), list[OutputChange]()
-    for size, pair in pairs.items():
+    outputs, engines = list[OutputChange](), list[UpgradedEngine]()
+    rounded: dict[str, RoundedModels] = {}
+    for size in sorted(sides[0]):
         listener.phase(f"batch{size}", "comparing results")
-        outputs += changed_outputs(model, rounded, pair, size, request, notes)
+        old, new = pair = [side[size] for side in sides]
+        a, b = (own[one.artifact.plan.onnx_sha256] for own, one in zip(graphs, pair, strict=True))
+        if a.types != b.types:
+            types = [", ".join(graph.types) for graph in (a, b)]
+            notes.append(f"A's graph has {types[0]}, B's {types[1]}: what rounding explains is judged by A's")
+        if a.sha256 not in rounded:
+            rounded = {a.sha256: rounded_models(Path(a.path), pair)}  # one at a time, for they are large
+        outputs += changed_outputs(rounded[a.sha256], pair, size, request, notes)
+        engines.append(
+            UpgradedEngine(
+                batch=size,
+                a=old.artifact,
+                b=new.artifact,
+                a_memory_bytes=_memory(old, request.timeout),
+                b_memory_bytes=_memory(new, request.timeout),
+            )
+        )
     most_s = min(request.duration or _LAYERS_S, _LAYERS_S)
     alike = {name: getattr(request, name) for name in _ALIKE}
     try:
@@ -71,25 +94,23 @@ def upgrade_of(model: ModelFile, a: Side, b: Side, request: CompareRequest, list
     except TrtoptError as error:
         layers = ()
         notes.append(f"layers are not compared: {error.problem}")
-    return Upgrade(
-        unit=unit,
-        outputs=tuple(outputs),
-        layers=layers,
-        batches=tuple(pairs),
-        engines=tuple((old.artifact, new.artifact) for old, new in pairs.values()),
-        memory_bytes=tuple((_memory(old, request), _memory(new, request)) for old, new in pairs.values()),
-        notes=tuple(notes),
-    )
+    return Upgrade(outputs=tuple(outputs), layers=layers, engines=tuple(engines))
 
 
-def _memory(engine: LoadedEngine, request: CompareRequest) -> int | None:
+def _memory(engine: LoadedEngine, limit_s: float | None) -> int | None:
     artifact = engine.artifact
     job = DescribeJob(path=engine.path, sha256=artifact.sha256, backend=artifact.plan.backend.name)
-    return run_job(job, limit_s=request.timeout).context_bytes
+    return run_job(job, limit_s=limit_s).context_bytes
+
+
+def rounded_models(graph: Path, pair: Sequence[LoadedEngine]) -> RoundedModels:
+    """What engines that were made of a graph are judged by."""
+    model = model_file.load(graph)
+    model = replace(model, proto=prepare.prepare(model.proto)[0])
+    return RoundedModels(model, on_gpu=any(one.artifact.device.kind == "gpu" for one in pair))
 
 
 def changed_outputs(
-    model: ModelFile,
     rounded: RoundedModels,
     pair: Sequence[LoadedEngine],
     size: int,
@@ -98,11 +119,11 @@ def changed_outputs(
 ) -> tuple[OutputChange, ...]:
     """What of each output rounding does not explain, on the user's data and on seeded extremes."""
     found: dict[str, ChangedOutput] = {}
-    specs = specs_of(model.proto)
+    specs, sized = specs_of(rounded.model), data_dependent_outputs(rounded.model.graph)
     with scratch_folder() as scratch:
         seeded, names = scratch / "inputs", list[str]()
         seeded.mkdir()
-        for feed in extremes(model.proto, pair[0].shapes):
+        for feed in extremes(rounded.model, pair[0].shapes):
             try:
                 rounded.exact(feed.values)
                 rounded.moved(feed.values)
@@ -123,8 +144,9 @@ def changed_outputs(
                 both = [read_npz(outputs_file(folder, index)) for folder in folders]
                 what = names[index] if source == str(seeded) else f"data, batch {index + 1}"
                 for name, exact in rounded.exact(values).items():
-                    if is_numeric(exact):
-                        one = found.setdefault(name, ChangedOutput(name, rounded.unit))
-                        a, b = (without_padding(side[name], exact, count) for side in both)
-                        one.add(what, exact, [run[name] for run in moved], a, b)
+                    one = found.setdefault(name, ChangedOutput(name, rounded.unit))
+                    a, b = (side.get(name, _MISSING) for side in both)
+                    if name not in sized:
+                        a, b = (without_padding(side, exact, count) for side in (a, b))
+                    one.add(what, exact, [run[name] for run in moved], a, b)
     return tuple(one.result(size) for one in found.values())
