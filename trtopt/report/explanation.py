@@ -83,7 +83,7 @@ def replaced_blocks(found: EngineDifference, title: str) -> Iterator[Block]:
         Column("B ms", lambda one: one.b_ms, ".4f", width=6),
         Column("cost ms", lambda one: one.cost_ms, "+.4f", width=7),
         Column("blocks", lambda one: one.blocks, "", width=6),
-        Column(f"ONNX nodes: {found.parts} in A → in B", _replaced, fit="fold"),
+        Column(f"ONNX nodes: {found.parts} in A → in B", replaced_text, fit="fold"),
     ]
     if found.replaced:
         yield table(title, columns, found.replaced, top=_TOP_REPLACED)
@@ -103,7 +103,7 @@ def _trial(one: Trial) -> str:
     return f"{one.option or 'no option'}, for {'; '.join(one.causes)}: {came}"
 
 
-def _replaced(one: Replacement) -> str:
+def replaced_text(one: Replacement) -> str:
     """Its nodes, and what both sides have for them, without the arguments of C++ templates."""
     sides = ([re.sub("<.*", "<…>", name) for name in side] for side in (one.a, one.b))
     a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in sides)
