@@ -304,34 +304,25 @@ def test_a_comparison_that_fails_replaces_what_an_earlier_one_passed(
 def test_what_cannot_be_exported_leaves_no_other_file_to_pass(
     result: Path, trtopt_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The summary would be larger than files may be."""
+    """JUnit's file would be larger than files may be."""
     monkeypatch.chdir(trtopt_cli.folder)
     monkeypatch.setattr("sys.dont_write_bytecode", True)  # or else imports leave damaged files
-    Path("summary").write_text("of an earlier step\n" * 1000)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, most))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, most))
     try:
-        done = CliRunner().invoke(cli, ["compare", str(result), str(result), *exports("junit", "summary")])
+        done = CliRunner().invoke(cli, ["compare", str(result), str(result), *exports("badge", "junit")])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     assert isinstance(done.exception, OutputError)
-    assert cases_in(trtopt_cli.folder) == ["error"]
+    assert json.loads(Path("badge").read_text())["message"] == "1 failed"
+    assert not Path("junit").exists()
 
 
-def test_a_summary_is_appended_and_no_other_file_is_written_over(
-    result: Path, trtopt_cli: CommandLine
-) -> None:
-    users = trtopt_cli.folder / "summary"
+def test_no_file_that_is_not_an_export_is_written_over(result: Path, trtopt_cli: CommandLine) -> None:
+    users = trtopt_cli.folder / "users"
     users.write_text("of an earlier step\n")
-    for _ in range(2):
-        assert trtopt_cli("compare", result, result, *exports("summary")).returncode == 0
-    assert users.read_text().startswith("of an earlier step\n")
-    assert users.read_text().count("| 8 |") == 2
     for name in ("junit", "badge", "bencher", "github-action-benchmark"):
         trtopt_cli.fails(1, "compare", result, result, "--export", f"{name}={users}")
-    for name, content in (("other.json", b'{"schema": 1}'), ("model.onnx", b"\x08\x08\x12\x01")):
-        (trtopt_cli.folder / name).write_bytes(content)
-        trtopt_cli.fails(1, "compare", result, result, "--export", f"summary={name}")
     trtopt_cli.fails(2, "compare", result, result, "--export", f"junit={result}")
     trtopt_cli.fails(2, "compare", result, result, "--export", "junit=")
     trtopt_cli.fails(2, "compare", result, result, "--export", "xml=out.xml")

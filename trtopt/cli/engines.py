@@ -27,6 +27,7 @@ from trtopt.cli.outputs import (
     file_of,
     gate,
     json_option,
+    markdown_option,
     strict_option,
     takes_stdout,
     write_json,
@@ -304,7 +305,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
 
 
 @command("measure.CompareRequest", exceptions=("--force",))
-@click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
+@markdown_option
 @json_option("trtopt.compare", "the comparison, raw samples included,", indent=None)
 @export_option
 def compare(
@@ -392,8 +393,11 @@ def show_history(request: HistoryRequest, json: JsonOutput | None) -> None:
 
 @history.command("check", request="measure.HistoryRequest")
 @json_option("trtopt.history", "the series, their runs and changes,")
+@markdown_option
 @export_option
-def check_history(request: HistoryRequest, json: JsonOutput | None, export: tuple[Export, ...]) -> None:
+def check_history(
+    request: HistoryRequest, json: JsonOutput | None, markdown: bool, export: tuple[Export, ...]
+) -> None:
     """Judge the newest result, or RESULT, for a CI.
 
     Exits with 3 if a series is slower than before, until twenty runs are at the new level, and with 5 if that
@@ -405,8 +409,9 @@ def check_history(request: HistoryRequest, json: JsonOutput | None, export: tupl
 
     with gate("history check", export):
         report = run(request)
-        show_result(json, report)
-        end_gate(export, report.view)
+        view = report.view
+        show_result(json, report, view.markdown().splitlines() if markdown else None)
+        end_gate(export, view)
 
 
 @command("build.SweepRequest", synonyms=("grid", "scan"))

@@ -20,7 +20,6 @@ from trtopt.version import __version__
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
     from trtopt.records import Record
-    from trtopt.report.ci import Format
     from trtopt.report.view import View
 
 Writes = Callable[[Path], "Mapping[Path, Kind]"]
@@ -128,35 +127,29 @@ def _output(
 
 @dataclass(frozen=True)
 class Export:
-    """A file to write for a CI."""
+    """A file to write for a CI, and what may be written over."""
 
     path: Path
-    format: Format
-
-    @property
-    def kind(self) -> Kind:
-        """What may be written over, or appended to."""
-        from trtopt.files.outputs import TEXT, kind_beginning
-
-        begins = self.format.begins
-        return kind_beginning("of this format", *begins) if begins else TEXT
+    content_of: Callable[[View], bytes]
+    kind: Kind
 
     def write(self, view: View) -> None:
         """Write what the gate says of a result."""
-        from trtopt.files.outputs import append_output, write_output
+        from trtopt.files.outputs import write_output
 
-        put = write_output if self.format.begins else append_output
-        put(self.path, self.format.write(view), self.kind)
+        write_output(self.path, self.content_of(view), self.kind)
 
 
 class _ExportType(Output):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from trtopt.files.outputs import kind_beginning
         from trtopt.report.ci import FORMATS
 
         name, _, path = value.partition("=")
         if name not in FORMATS or not path:
             self.fail(f"{value!r}: expected KIND=FILE, where KIND is one of {', '.join(FORMATS)}", param, ctx)
-        return Export(Path(path), FORMATS[name])
+        content_of, begins = FORMATS[name]
+        return Export(Path(path), content_of, kind_beginning("of this format", *begins))
 
 
 export_option = click.option(
@@ -164,10 +157,11 @@ export_option = click.option(
     type=_ExportType(),
     multiple=True,
     metavar="KIND=FILE",
-    help="Write the verdicts for a CI: junit, summary (Markdown, appended), badge (of shields.io), "
-    "github-action-benchmark or bencher.",
+    help="Write the verdicts for a CI: junit, badge (of shields.io), github-action-benchmark or bencher.",
 )
 """The command gets `export`, every `Export` that is requested."""
+
+markdown_option = click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 
 
 @contextmanager

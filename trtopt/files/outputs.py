@@ -11,7 +11,6 @@ import errno
 import filecmp
 import hashlib
 import os
-import re
 import shutil
 import stat
 import tempfile
@@ -211,10 +210,6 @@ def kind_beginning(name: str, *starts: bytes) -> Kind:
     return Kind(name, lambda path: head_of(path).startswith(starts))
 
 
-TEXT = Kind("Markdown", lambda path: re.search(rb"\A\s*(\{|<\?xml)|[\0-\x08]", head_of(path)) is None)
-"""Any text but JSON and XML."""
-
-
 def with_hash(text: str, comment: str) -> bytes:
     """A text that people edit, and in a comment at its end its hash, so that an edit shows."""
     lines = f"{text.rstrip()}\n"
@@ -263,13 +258,6 @@ def write_output(path: Path, content: bytes, kind: Kind) -> None:
     """Write a file of this kind, if it may still be written."""
     check_output(path, kind)
     write_atomically(path, content)
-
-
-def append_output(path: Path, content: bytes, kind: Kind) -> None:
-    """Append to a file of this kind, in place: who reads it may be another user."""
-    check_output(path, kind)
-    with writing(path), path.open("ab") as file:
-        file.write(content)
 
 
 def _check_file_replaceable(path: Path, kind: Kind) -> None:

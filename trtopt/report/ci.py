@@ -1,4 +1,4 @@
-"""What a gate says in the formats of CI services: JUnit's XML, GitHub's job summary, badges and dashboards.
+"""What a gate says in the formats of CI services: JUnit's XML, badges and dashboards.
 
 Only what the gate lets pass is a success in any of them; a figure that is not to be trusted is in none.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import msgspec
@@ -23,14 +22,6 @@ _COLOURS: dict[GateOutcome, str] = {
     "undecided": "yellow",
 }
 """Of a badge; the gravest first."""
-
-
-@dataclass(frozen=True)
-class Format:
-    """How a view is written, over a file that `begins` so, as trtopt's do; appended to any text if empty."""
-
-    write: Callable[[View], bytes]
-    begins: tuple[bytes, ...] = ()
 
 
 def junit(view: View) -> bytes:
@@ -87,11 +78,10 @@ def _json(value: object) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
-FORMATS = {
-    "junit": Format(junit, (b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="trtopt"',)),
-    "summary": Format(lambda view: f"\n{view.markdown()}\n".encode()),
-    "badge": Format(badge, (b'{"schemaVersion":1,"label":"trtopt"',)),
-    "github-action-benchmark": Format(github_action_benchmark, (b'[{"name":"trtopt ', b"[]")),
-    "bencher": Format(bencher, (b'{"trtopt ', b"{}")),
+FORMATS: dict[str, tuple[Callable[[View], bytes], tuple[bytes, ...]]] = {
+    "junit": (junit, (b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="trtopt"',)),
+    "badge": (badge, (b'{"schemaVersion":1,"label":"trtopt"',)),
+    "github-action-benchmark": (github_action_benchmark, (b'[{"name":"trtopt ', b"[]")),
+    "bencher": (bencher, (b'{"trtopt ', b"{}")),
 }
-"""By the names that `--export` has for them."""
+"""By the names that `--export` has for them, each with how one knows a file that trtopt wrote."""
