@@ -13,6 +13,7 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
 from tests.support.networks import Net
+from tests.unit.inspect.test_explanation import kernels, row
 from trtopt.api import explain, profile
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.records import Explanation, ProfileReport, read_versioned, to_json
@@ -191,3 +192,11 @@ def test_models_that_share_few_nodes_are_explained_with_a_note(
     found = explain(saved(in_fp32, tmp_path / "a"), tmp_path / "other.json")
     assert any("two models" in note for note in found.notes)
     assert not any("two models" in note for note in explain(tmp_path / "a", tmp_path / "a").notes)
+
+
+def test_kernels_that_the_tracer_missed_make_a_note(in_fp32: ProfileReport, tmp_path: Path) -> None:
+    missed = msgspec.structs.replace(kernels(row("product", "conv", 1.0)), dropped=3)
+    engines = tuple(msgspec.structs.replace(one, kernels=missed) for one in in_fp32.engines)
+    b = saved(msgspec.structs.replace(in_fp32, engines=engines), tmp_path / "b")
+    found = explain(saved(in_fp32, tmp_path / "a"), b)
+    assert [note.partition(" kernels of ")[2][:1] for note in found.notes if "missed" in note] == ["B"]

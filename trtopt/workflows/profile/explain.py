@@ -138,6 +138,9 @@ def _notes(a: ProfileReport, b: ProfileReport, paths: Sequence[Path]) -> Iterato
     first, second = (one.environment.device for one in (a, b))
     if first.name != second.name:
         yield f"profiled on unlike devices: A on {first.name}, B on {second.name}"
+    for name, side in (("A", a), ("B", b)):
+        if any(engine.kernels and engine.kernels.dropped for engine in side.engines):
+            yield f"the tracer missed kernels of {name}, which sums lack: profile a smaller batch, or again"
     on_gpu = first.kind == second.kind == "gpu"
     if on_gpu and not all(engine.kernels for one in (a, b) for engine in one.engines):
         yield "by layers alone, as not both have kernels: trtopt profile --kernels records what runs inside"

@@ -115,9 +115,9 @@ class _Subject:
         for file in (one for one in manifest.files if one.startswith(Path(QUANTIZED_FILE).stem)):
             with reading_as("a report on quantisation", folder / file, "build again"):
                 report = read_versioned(read_listed(folder, manifest, file), QuantizeReport)
-            if (report.out, report.precision) == (Path(self._graph.path).name, "int8"):
-                self._report = report
-                self._floats = next(one for one in graphs if Path(one.path).name == report.source)
+            floats = [one for one in graphs if Path(one.path).name == report.source]
+            if floats and (report.out, report.precision) == (Path(self._graph.path).name, "int8"):
+                self._report, self._floats = report, floats[0]
 
     def option_of(self, cause: Cause) -> tuple[str, tuple[str, ...]]:
         """The first option that B's graph can be made with; without a name where there is none."""
