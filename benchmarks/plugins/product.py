@@ -37,6 +37,8 @@ from tests.support.encoders import HIDDEN, Encoder
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS, HEADS, HEAD = 128, 12, 64
 PLUGINS = "trt.plugins"
+STORE = Path(tempfile.gettempdir()) / "fused-plugins-store"
+"""Timing caches: a run that was cut off goes faster the second time."""
 
 
 def sqnr_db(got: np.ndarray, wanted: np.ndarray) -> float:
@@ -116,7 +118,7 @@ def skip_norm(batch: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.nd
 def bert_base(peers: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """The exported graph with a mask of ones in place of its input, and samples."""
     model = refilled(peers, "bert")
-    feed = {"ids": samples_of(model)["ids"]}
+    feed = {"ids": samples_of(model)["ids"][:16]}
     (mask,) = (value for value in model.graph.input if value.name == "mask")
     model.graph.input.remove(mask)
     one = numpy_helper.from_array(np.ones(1, np.int64))
@@ -134,7 +136,7 @@ def trtopt_build(model: Path, folder: Path, log: Path, *options: str) -> Path:
     """The build folder that the command line makes; what it said is in the log."""
     command = [
         sys.executable, "-m", "trtopt", "build", str(model), "-o", str(folder), "-v", "--cache-dir",
-        str(folder.parent / "store"), "--tactic-sources", ",".join(replay.SOURCES), *options,
+        str(STORE), "--tactic-sources", ",".join(replay.SOURCES), *options,
     ]  # fmt: skip
     with log.open("w") as file:
         done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False, cwd=ROOT)
@@ -174,7 +176,7 @@ def product_graph(model: Path, data: Path, batch: int, folder: Path) -> Path:
     (plan,) = make_plans(base, make_recipe(None, {"batch": [batch]}), backend)
     options = QuantizeOptions(precision="int8", data=str(data), target="8.6")
     folder.mkdir()
-    return Path(Candidates(base, folder, options, Bounds()).make_plugins("plugins", plan).onnx.path)
+    return Path(Candidates(base, folder, options, Bounds()).make_plugins("plugins", plan, print).onnx.path)
 
 
 def main() -> None:
@@ -234,11 +236,11 @@ def main() -> None:
     def command() -> object:
         folder = work / "selected"
         trtopt_build(
-            model, folder, work / "selected.log", "--precision", "int8", "--fused-plugins", "--data",
+            model, folder, out / "selected.log", "--precision", "int8", "--fused-plugins", "--data",
             str(data), "--batch", str(batch), "--selection-budget", "1", *axes,
         )  # fmt: skip
         verdict = json.loads((folder / "manifest.json").read_text())["verdict"]
-        said = [line for line in (work / "selected.log").read_text().splitlines() if "left out" in line]
+        said = [line for line in (out / "selected.log").read_text().splitlines() if "left out" in line]
         return {"batches": verdict["batches"], "candidates": verdict["candidates"], "left_out": said}
 
     step("trtopt build --fused-plugins", command)
