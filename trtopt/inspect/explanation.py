@@ -21,7 +21,7 @@ _Item = TypeVar("_Item")
 class Part:
     """A launch, or a layer where launches are unknown; `layer` is the one that it belongs to.
 
-    `steps` are the operators in a kernel's name, `product` the nodes of the product that has it in the other.
+    `steps` are the operators in a kernel's name, `product` the nodes of the product it is fused with in the other.
     """
 
     name: str
@@ -104,7 +104,7 @@ class _Side:
             self._by_family[part.family].update(part.nodes)
 
     def with_products(self, other: _Side) -> Iterator[Part]:
-        """Its parts; pointwise ones that the other has within products with that: else the one before."""
+        """Its parts; pointwise work that the other has fused with its product, or the one in front of it."""
         before: tuple[str, ...] = ()
         for part in self.parts:
             before = part.nodes if part.family == "product" else before
