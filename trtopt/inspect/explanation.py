@@ -21,7 +21,7 @@ _Item = TypeVar("_Item")
 class Part:
     """A launch, or a layer where launches are unknown; `layer` is the one that it belongs to.
 
-    `steps` are the operators in a kernel's name, `product` the nodes of the product it is fused with in the other.
+    `steps` are the operators in a kernel's name, `product` the nodes that the other fuses it with.
     """
 
     name: str
