@@ -94,6 +94,18 @@ def test_plugins_whose_engine_misses_a_bound_are_left_out(
     assert any("int8.plugins.batch1 is left out" in line for line in told)
 
 
+@pytest.mark.long
+def test_plugins_that_cannot_be_built_are_named_in_the_manifest(
+    monkeypatch: pytest.MonkeyPatch, model: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build_module, "_check_plugins", lambda *_: None)
+    script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
+    manifest = build(model[0], tmp_path / "out", model[1], batch=(1,), fused_plugins=True)
+    assert manifest.verdict is not None
+    assert manifest.verdict.batches[0].chosen == "int8"
+    assert any(note.startswith("int8.plugins.batch1 is left out") for note in manifest.verdict.notes)
+
+
 def test_other_backends_refuse_the_option(model: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="fused_plugins"):
         build(model[0], tmp_path / "out", model[1], batch=(1,), fused_plugins=True)

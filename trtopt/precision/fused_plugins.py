@@ -59,18 +59,11 @@ class _Declined(Exception):
 
 
 @dataclass(frozen=True)
-class _Dense:
-    """A product with a constant and a sum with another, by the names of tensors."""
+class _Weighted:
+    """A product with a constant and a sum with another, or a normalisation, by the names of tensors."""
 
     source: str
-    kernel: str
-    bias: str
-    result: str
-
-
-@dataclass(frozen=True)
-class _Norm:
-    scale: str
+    weights: str
     bias: str
     result: str
 
@@ -80,13 +73,13 @@ class EncoderLayer:
     """Attention, sum and normalisation, two products with an activation between, sum and normalisation."""
 
     source: str
-    qkv: tuple[_Dense, _Dense, _Dense]
+    qkv: tuple[_Weighted, _Weighted, _Weighted]
     probabilities: str
-    projection: _Dense
-    middle: _Norm
-    inner: _Dense
-    outer: _Dense
-    last: _Norm
+    projection: _Weighted
+    middle: _Weighted
+    inner: _Weighted
+    outer: _Weighted
+    last: _Weighted
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -218,7 +211,7 @@ class _Finder:
                 return str(node.input[other]), number if node.op_type == "Mul" else 1 / (number or math.nan)
         raise _Declined(f"{node.name} is no product with a number")
 
-    def _head(self, tensor: str, perm: Sequence[int]) -> tuple[_Dense, float]:
+    def _head(self, tensor: str, perm: Sequence[int]) -> tuple[_Weighted, float]:
         """The product that an operand of attention is split from, and what it is multiplied by."""
         factor, found = 1.0, [0, 1, 2, 3]
         while (node := self._view.made_by(tensor, "Transpose", "Mul", "Div")) is not None:
@@ -237,7 +230,7 @@ class _Finder:
             raise _Declined(f"heads are {shape[3]} wide, and the plugin has {_HEAD}")
         return self._dense(node.input[0]), factor
 
-    def _dense(self, tensor: str) -> _Dense:
+    def _dense(self, tensor: str) -> _Weighted:
         """The product and the sum with constants that make a tensor."""
         view, node = self._view, self._view.made_by(tensor, "Add")
         for bias, product in () if node is None else (node.input, node.input[::-1]):
@@ -247,10 +240,10 @@ class _Finder:
                 continue
             is_fp32 = weights.data_type == added.data_type == onnx.TensorProto.FLOAT
             if is_fp32 and len(added.dims) == 1 and weights.dims[1:] == added.dims:
-                return _Dense(str(made.input[0]), str(made.input[1]), str(bias), tensor)
+                return _Weighted(str(made.input[0]), str(made.input[1]), str(bias), tensor)
         raise _Declined(f"{tensor!r} is not made by a product and a sum with FP32 constants")
 
-    def _norm(self, tensor: str, skip: str) -> _Norm:
+    def _norm(self, tensor: str, skip: str) -> _Weighted:
         """The normalisation of a tensor's sum with another."""
         view, use = self._view, self._view.only_use(tensor)
         total = None if use is None else view.made_by(use.node.output[0], "Add")
@@ -266,11 +259,11 @@ class _Finder:
             raise _Declined(f"{node.name} has further results")
         if attribute(node, "axis", -1) not in (-1, 2) or attribute(node, "epsilon", _EPSILON) > _EPSILON:
             raise _Declined(f"{node.name}: of another axis, or with a large epsilon")
-        return _Norm(str(node.input[1]), str(node.input[2]), str(node.output[0]))
+        return _Weighted(total.output[0], str(node.input[1]), str(node.input[2]), str(node.output[0]))
 
-    def _feed_forward(self, tensor: str) -> tuple[_Dense, _Dense]:
+    def _feed_forward(self, tensor: str) -> tuple[_Weighted, _Weighted]:
         """The products after a normalisation: the first reads it, the second is added to it."""
-        first, second = list[_Dense](), list[_Dense]()
+        first, second = list[_Weighted](), list[_Weighted]()
         for use in self._view.uses(tensor):
             made = str(use.node.output[0])
             if self._view.made_by(made, "MatMul") and use.index == 0:
@@ -397,18 +390,18 @@ class _Writer:
             self._lengths[batch, tokens] = self._constant(starts, "starts_of_sequences"), longest
         return self._lengths[batch, tokens]
 
-    def _product(self, source: str, parts: Sequence[_Dense], like: str, result: str = "") -> str:
+    def _product(self, source: str, parts: Sequence[_Weighted], like: str, result: str = "") -> str:
         """Products of one tensor side by side, with their sums, as a convolution."""
-        kernel = np.concatenate([self._values(one.kernel).T for one in parts])[:, :, None, None]
+        kernel = np.concatenate([self._values(one.weights).T for one in parts])[:, :, None, None]
         bias = np.concatenate([self._values(one.bias) for one in parts])
         weights = self._constant(kernel, f"{like}/kernel"), self._constant(bias, f"{like}/bias")
         return self._node("Conv", [source, *weights], like, result, kernel_shape=[1, 1])
 
-    def _norm(self, source: str, dense: _Dense, skip: str, norm: _Norm) -> str:
+    def _norm(self, source: str, dense: _Weighted, skip: str, norm: _Weighted) -> str:
         """A product and the plugin's node; and its result as the graph had it, for readers that stay."""
         like = norm.result
         tensor = self._limit(self._product(source, [dense], dense.result), dense.result)
-        beta, gamma = (self._values(name).tolist() for name in (norm.bias, norm.scale))
+        beta, gamma = (self._values(name).tolist() for name in (norm.bias, norm.weights))
         made = self._plugin("CustomSkipLayerNormPluginDynamic", [tensor, skip], like, beta=beta, gamma=gamma)
         self._packed[like] = made
         plain = self._node("Identity", [made], like)

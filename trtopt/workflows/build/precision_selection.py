@@ -164,6 +164,7 @@ class _PrecisionSelection:
         self._setting = Setting(contract_for(None), _DURATION_S, data)
         self._made: dict[Forms, Entry] = {}
         self._failures: list[TrtoptError] = []
+        self._unmeasured: list[str] = []
         # without expectations, until INT8 is a candidate
         self.contests = [_Contest(plan, FormSearch((), recipe.selection_budget)) for plan in plans]
         self.entries: list[Entry] = []
@@ -455,7 +456,8 @@ class _PrecisionSelection:
             except TimingCacheError:
                 raise
             except (BuildError, ModelError, DeviceError) as error:
-                self._listener.note(f"{entry.name} is left out: {error.problem}")
+                self._unmeasured.append(f"{entry.name} is left out: {error.problem}")
+                self._listener.note(self._unmeasured[-1])
                 continue
             self.entries.append(judged)
             self._report_if_broken(judged)
@@ -482,7 +484,7 @@ class _PrecisionSelection:
             bounds=self._bounds.given,
             candidates=tuple(entry.candidate for entry in self.entries),
             batches=tuple(verdicts),
-            notes=tuple(notes_of(runs)),
+            notes=(*notes_of(runs), *self._unmeasured),
         )
         first, *others = graphs.values()
         return msgspec.structs.replace(
