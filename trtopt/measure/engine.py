@@ -23,6 +23,7 @@ from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.device.sized_outputs import capture_inference
 from trtopt.errors import DeviceError, GraphCaptureError, IncompatibleEngineError, MeasurementError
+from trtopt.files.atomic import writing
 from trtopt.files.manifests import read_verified
 from trtopt.measure.contracts import with_terms
 from trtopt.measure.load.arrivals import Load
@@ -450,10 +451,8 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
                 held.callback(stream.close)
                 kept = shapes
             outputs = stream.outputs_for(data)
-            write_npz(
-                outputs_file(Path(job.folder), count),
-                {spec.name: outputs[spec.name] for spec in session.outputs},
-            )
+            with writing(file := outputs_file(Path(job.folder), count)):
+                write_npz(file, {spec.name: outputs[spec.name] for spec in session.outputs})
             count += 1
     return count
 

@@ -15,7 +15,7 @@ from trtopt.data.readers import read_npz, write_npz
 from trtopt.device.ort.reference import CannotRun
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.executors.api import run_job
-from trtopt.files.atomic import scratch_folder
+from trtopt.files.atomic import scratch_folder, writing
 from trtopt.measure.engine import DescribeJob, LoadedEngine, OutputsJob, outputs_file
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.graph_walk import data_dependent_outputs
@@ -130,7 +130,8 @@ def changed_outputs(
             except CannotRun as error:
                 notes.append(f"not compared on {feed.name} inputs: {error.problem}")
                 continue
-            write_npz(seeded / f"{len(names):03}.npz", feed.values)
+            with writing(seeded):
+                write_npz(seeded / f"{len(names):03}.npz", feed.values)
             names.append(f"{feed.name} inputs")
         sources = [] if request.data is None else [str(request.data)]
         for place, source in enumerate((*sources, *[str(seeded)] * bool(names))):
