@@ -5,7 +5,7 @@
 
 `run` makes small graphs (an encoder layer of BERT-base, or half of one; a CNN with squeeze-and-excitation, or
 the front of one; seeded weights), builds each, and keeps the profile of its kernels in
-OUT/NAME.profile.json.gz as soon as it is there; last it tries remedies with `trtopt explain --try`, into
+OUT/NAME.profile.json as soon as it is there; last it tries remedies with `trtopt explain --try`, into
 OUT/try-NAME.json. What fails leaves OUT/NAME.failed.txt and ends nothing else; the same command goes on where
 an earlier one ended. `judge` needs no GPU: it explains every pair whose profiles are there and writes
 OUT/planted.json.
@@ -14,7 +14,6 @@ OUT/planted.json.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import re
@@ -402,7 +401,7 @@ class Run:
         except trtopt.TrtoptError as error:  # layers are worth having alone
             (self.out / f"{one.name}.failed.txt").write_text(str(error))
             report = trtopt.profile(folder, duration=0.3, timeout=limit_s)
-        keep(self.out / f"{one.name}.profile.json.gz", report)
+        keep(self.out / f"{one.name}.profile.json", report)
         (timed,) = report.engines
         return f"{timed.latency_ms:.4f} ms, built in {built_s:.1f} s"
 
@@ -432,7 +431,7 @@ def keep(file: Path, report: trtopt.ProfileReport) -> None:
     for engine in told["engines"]:
         engine["engine"]["path"] = Path(engine["engine"]["path"]).name
     part = file.with_suffix(".part")
-    part.write_bytes(gzip.compress(json.dumps(told).encode(), mtime=0))
+    part.write_bytes(json.dumps(told).encode())
     part.replace(file)
 
 
@@ -444,9 +443,9 @@ def run(args: argparse.Namespace) -> None:
     own = Run(args.work, args.out, time.monotonic() + args.budget, args.backend)
     published = Path(__file__).parent / "results"
     for one in chosen(ENGINES, args.only):
-        if not args.only and (published / f"{one.name}.profile.json.gz").is_file():
+        if not args.only and (published / f"{one.name}.profile.json").is_file():
             continue
-        own.do(one.name, own.out / f"{one.name}.profile.json.gz", lambda one=one: own.engine(one))
+        own.do(one.name, own.out / f"{one.name}.profile.json", lambda one=one: own.engine(one))
     for name, make in TRIES.items():
         if args.only and not any(word in f"try-{name}" for word in args.only):
             continue
@@ -467,10 +466,10 @@ def judge(args: argparse.Namespace) -> None:
     clean: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
-        for file in args.out.glob("*.profile.json.gz"):
-            folder = place / file.name.removesuffix(".profile.json.gz")
+        for file in args.out.glob("*.profile.json"):
+            folder = place / file.name.removesuffix(".profile.json")
             folder.mkdir()
-            (folder / "profile.json").write_bytes(gzip.decompress(file.read_bytes()))
+            (folder / "profile.json").write_bytes(file.read_bytes())
         for name, (a, b, wanted) in PLANTED.items():
             planted[name] = explained(place / a, place / b)
             causes = [cause for cause in planted[name].get("causes", ()) if re.search(wanted, cause["cause"])]
