@@ -108,7 +108,7 @@ def test_wrong_results_fail_the_gate_and_right_ones_leave_it_to_speed(new: str, 
     assert found is not None
     codes = {"PASSED": 0, "SLOWER": 3, "WRONG": 3, "UNDECIDED": 5}
     with pytest.raises(click.exceptions.Exit) as ended:
-        end_gate((), compared.view)
+        end_gate((), compared.view.gate)
     verdict = compared.report.upgrade_verdict
     assert verdict is not None
     assert ended.value.exit_code == codes[verdict]

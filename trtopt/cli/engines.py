@@ -339,7 +339,7 @@ def compare(
                 compared.failure, "earlier measurements are kept; check the GPU with nvidia-smi"
             )
         if request.b is not None:
-            end_gate(export, view)
+            end_gate(export, view.gate)
 
 
 @command("measure.ExplainRequest", exceptions=("--duration",))
@@ -411,7 +411,7 @@ def check_history(
         report = run(request)
         view = report.view
         show_result(json, report, view.markdown().splitlines() if markdown else None)
-        end_gate(export, view)
+        end_gate(export, view.gate)
 
 
 @command("build.SweepRequest", synonyms=("grid", "scan"))

@@ -20,7 +20,7 @@ from trtopt.version import __version__
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
     from trtopt.records import Record
-    from trtopt.report.view import View
+    from trtopt.report.view import GateRow
 
 Writes = Callable[[Path], "Mapping[Path, Kind]"]
 
@@ -130,14 +130,14 @@ class Export:
     """A file to write for a CI, and what may be written over."""
 
     path: Path
-    content_of: Callable[[View], bytes]
+    content_of: Callable[[Sequence[GateRow]], bytes]
     kind: Kind
 
-    def write(self, view: View) -> None:
-        """Write what the gate says of a result."""
+    def write(self, rows: Sequence[GateRow]) -> None:
+        """Write what the gate says."""
         from trtopt.files.outputs import write_output
 
-        write_output(self.path, self.content_of(view), self.kind)
+        write_output(self.path, self.content_of(rows), self.kind)
 
 
 class _ExportType(Output):
@@ -172,21 +172,21 @@ def gate(command: str, exports: Sequence[Export]) -> Iterator[None]:
     except click.exceptions.Exit:
         raise
     except BaseException as error:
-        from trtopt.errors import OutputError
-        from trtopt.report.view import GateRow, View
+        from trtopt.errors import TrtoptError
+        from trtopt.report.view import GateRow
 
-        name, problem = f"trtopt {command}", getattr(error, "problem", "it was stopped")
+        row = GateRow(f"trtopt {command}", "failed", getattr(error, "problem", "it was stopped"))
         for one in exports:
-            with suppress(OutputError):
-                one.write(View(f"{name} failed: {problem}", (), gate=[GateRow(name, "failed", problem)]))
+            with suppress(TrtoptError):
+                one.write([row])
         raise
 
 
-def end_gate(exports: Sequence[Export], view: View) -> NoReturn:
+def end_gate(exports: Sequence[Export], rows: Sequence[GateRow]) -> NoReturn:
     """Export what the gate says, and end with the exit code that says the same."""
     for one in exports:
-        one.write(view)
-    outcomes = {row.outcome for row in view.gate}
+        one.write(rows)
+    outcomes = {row.outcome for row in rows}
     code = NOT_MET if outcomes & {"slower", "wrong"} else 0 if outcomes == {"ok"} else NOT_SHOWN
     raise click.exceptions.Exit(code)
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from trtopt.report.ci import FORMATS
-from trtopt.report.view import GateRow, View
+from trtopt.report.view import GateRow
 
 OK = GateRow("trtopt a", "ok", "no change", (1.5, 1.25, 1.75))
 SLOWER = GateRow("trtopt b", "slower", "+5 % <since> \x1b & \udc80", (2.5,))
@@ -18,7 +18,7 @@ FAILED = GateRow("trtopt compare", "failed", "no such file")
 
 
 def written(name: str, *rows: GateRow) -> bytes:
-    return FORMATS[name][0](View("title", (), gate=rows))
+    return FORMATS[name][0](rows)
 
 
 def test_junit_counts_a_failure_where_it_is_slower_and_an_error_where_nothing_is_shown() -> None:
@@ -47,6 +47,7 @@ def test_junit_counts_a_failure_where_it_is_slower_and_an_error_where_nothing_is
         ([UNDECIDED], "1 undecided", "yellow"),
         ([OK, UNTRUSTWORTHY], "1 untrustworthy", "orange"),
         ([FAILED], "1 failed", "red"),
+        ([], "1 undecided", "yellow"),
     ],
 )
 def test_a_badge_is_green_only_where_all_is_shown(rows: list[GateRow], message: str, colour: str) -> None:
