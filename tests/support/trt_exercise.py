@@ -308,7 +308,8 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     if library(surface).target.weakly_typed:
         layers(surface)
         with tempfile.TemporaryDirectory() as folder:
-            outcome.append(build(surface, model=beside_fp16(folder), types=("float32", "float16")))
+            for types in (("float32", "float16"), ("float32", "float16", "int8")):
+                outcome.append(build(surface, model=beside_fp16(folder), types=types))
     if surface.has("IAttentionInputLayer"):
         whole = attention(surface)
         outcome += [build(surface).config, whole.decomposable]
