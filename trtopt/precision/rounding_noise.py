@@ -107,7 +107,8 @@ class ChangedOutput:
         self._values += count
         sizes = {one.shape for one in (exact, a, *moved)}  # they may depend on data, and on rounding
         if b.shape not in sizes:
-            self._inputs[inputs], self._worst = None, f"its shape for {inputs}: {b.shape}"
+            self._inputs[inputs], self._times = None, _NOT_FINITE
+            self._worst = f"its shape for {inputs}: {b.shape}"
             if len(sizes) == 1:
                 self._wrong += count
             else:

@@ -151,7 +151,8 @@ def race(
     if len(backends) > 1:
         raise UsageError(
             f"engines of {' and '.join(sorted(backends))} cannot be interleaved in one process",
-            "measure each with `trtopt bench --json FILE` and compare the result files",
+            "measure each with `trtopt bench --json FILE` and compare the result files; `trtopt check` "
+            "compares the results of each with the model's",
         )
     listener.plans([one.label for one in heats])
     runs: dict[int, InterleavedRun] = {}

@@ -114,6 +114,10 @@ def test_nan_in_the_newer_one_alone_is_wrong_and_skipped_where_rounding_alone_ma
 
 def test_another_shape_is_wrong_unless_rounding_alone_changes_it() -> None:
     assert change(EXACT[:, :5]).wrong == EXACT.size
+    both = ChangedOutput("y", UNIT)
+    for new in (EXACT[:, :5], noisy(3e-6)):
+        both.add("normal inputs", EXACT, MOVED, EXACT, new)
+    assert str(EXACT[:, :5].shape) in both.result(4).worst
     none, some = np.zeros((4, 0)), np.zeros((4, 2))
     assert change(some, none, none, [none] * 3).wrong == some.size
     assert change(EXACT[:, :4], moved=[one[:, :5] for one in MOVED]).verdict == "undecided"
