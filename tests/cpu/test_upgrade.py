@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,7 +18,11 @@ from tests.support.long import few
 from tests.support.paths import ROOT
 from trtopt.cli.outputs import end_gate
 from trtopt.errors import UsageError
+from trtopt.files.manifests import MANIFEST, read_manifest
+from trtopt.records import to_json
+from trtopt.requests.measure import CompareRequest
 from trtopt.workflows import race
+from trtopt.workflows.compare.upgrade import built_graphs
 
 FOLDER = ROOT / "benchmarks" / "upgrade"
 Changes = Callable[..., list[Any]]
@@ -118,6 +124,20 @@ def test_wrong_results_fail_the_gate_and_right_ones_leave_it_to_speed(new: str, 
     assert bool(result.wrong) == (new == "bad") == ("data, batch 2" in result.inputs)
     assert any(len(one.a) > len(one.b) for one in layers.replaced)
     assert found.engines[0].a.build_seconds > 0
+
+
+def test_each_engine_is_judged_by_its_own_graph(tmp_path: Path) -> None:
+    model = cases().write("products", tmp_path / "model.onnx")
+    folder, half = tmp_path / "one", tmp_path / "half"
+    for place, batch, precision in ((folder, 1, None), (half, 4, "fp16")):
+        trtopt.build(model, place, batch=batch, backend="onnxruntime", precision=precision)
+    ours, theirs = map(read_manifest, (folder, half))
+    graph = msgspec.structs.replace(theirs.onnx, path="half.onnx")
+    shutil.copy(half / Path(theirs.onnx.path).name, folder / graph.path)
+    both = msgspec.structs.replace(ours, engines=(*ours.engines, *theirs.engines), graphs=(graph,))
+    (folder / MANIFEST).write_bytes(to_json(both))
+    found = built_graphs(folder, CompareRequest(folder, folder))
+    assert [found[one.plan.onnx_sha256].types for one in both.engines] == [ours.onnx.types, theirs.onnx.types]
 
 
 def test_engines_that_do_not_run_here_are_not_judged_by_others_in_their_place(cpu_build: Path) -> None:
