@@ -31,7 +31,7 @@ PAGES = sorted(
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     if "_build" not in page.parts
 )
-OF_OTHER_TOOLS = {"--exportTimes", "--exportProfile", "--testbed"}
+OF_OTHER_TOOLS = {"--exportTimes", "--exportProfile"}
 COLUMNS = 100
 
 
