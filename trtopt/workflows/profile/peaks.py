@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.recipe import Recipe
 from trtopt.records import (
     Backend,
-    BenchPoint,
     DeviceInfo,
     DevicePeaks,
     MeasuredPeaks,
@@ -80,7 +79,11 @@ def probe_peaks(
     """
     probes = _PROBES["gpu" if device.kind == "gpu" else "cpu"]
     listener.note(f"measuring the peaks of {device.name}")
-    bandwidth = _copy(backend, probes.copy_bytes, timeout, listener)
+    copy = CopyJob(backend=backend.name, nbytes=probes.copy_bytes)
+    bandwidth = Peak(
+        value=run_job(copy, limit_s=timeout, on_progress=listener.progress),
+        source=f"measured: copy of {copy.nbytes / 2**30:g} GiB within the device, bytes read and written",
+    )
     flops: dict[str, Peak] = {}
     notes = []
     for dtype in probes.types:
@@ -97,13 +100,6 @@ def probe_peaks(
         kept = MeasuredPeaks(created=now(), uuid=device.uuid, peaks=peaks, notes=tuple(notes))
         write_atomically(_file_of(device.uuid), to_json(kept))
     return together(peaks, peaks_of(device.name)) or peaks, tuple(notes)
-
-
-def _copy(backend: Backend, nbytes: int, limit_s: float | None, listener: Listener) -> Peak:
-    job = CopyJob(backend=backend.name, nbytes=nbytes)
-    bytes_per_s = run_job(job, limit_s=limit_s, on_progress=listener.progress)
-    text = f"measured: copy of {nbytes / 2**30:g} GiB within the device, bytes read and written"
-    return Peak(value=bytes_per_s, source=text)
 
 
 def _matrix(
@@ -124,13 +120,8 @@ def _matrix(
         recipe = Recipe(backend=backend.name, rewrite="none", tactic_sources=sources, avg_timing=once)
         build(file, folder, recipe, listener=listener)
         request = BenchRequest(folder, layers=True, duration=_BENCH_S, timeout=limit_s)
-        report = bench(request, listener)
-        (point,) = report.points
+        (point,) = bench(request, listener).points
     source = f"measured: MatMul {size}×{size}×{size} in {dtype} by {backend}"
-    return _peak_in(point, model, dtype, source)
-
-
-def _peak_in(point: BenchPoint, model: onnx.ModelProto, dtype: str, source: str) -> Peak | str:
     assert point.layers is not None
     text = point.layers.inspector
     description = None if text is None else read_inspector(text, source)
@@ -149,13 +140,18 @@ def product(dtype: str, size: int) -> onnx.ModelProto:
     values = np.random.default_rng(0).standard_normal((size, size), np.float32)
     if dtype == "int8":
         values = np.clip(np.rint(values / _SCALE), -127, 127)
-    nodes = list(_pairs()) if is_quantized else []
-    operands = ["x_read", "w_read"] if is_quantized else ["x", "w"]
-    nodes.append(helper.make_node("MatMul", operands, ["y"], name="product"))
+    nodes, operands = list[onnx.NodeProto](), ["x", "w"]
     weights = [numpy_helper.from_array(values.astype(numpy_dtype(dtype)), "w")]
     if is_quantized:
         weights.append(numpy_helper.from_array(np.array(_SCALE, np.float32), "scale"))
         weights.append(numpy_helper.from_array(np.zeros((), numpy_dtype(dtype)), "zero"))
+        scaled, operands = ["scale", "zero"], ["x_read", "w_read"]
+        nodes = [
+            helper.make_node("QuantizeLinear", ["x", *scaled], ["x_stored"], name="quantise"),
+            helper.make_node("DequantizeLinear", ["x_stored", *scaled], ["x_read"], name="read_x"),
+            helper.make_node("DequantizeLinear", ["w", *scaled], ["w_read"], name="read_w"),
+        ]
+    nodes.append(helper.make_node("MatMul", operands, ["y"], name="product"))
     graph = helper.make_graph(
         nodes,
         "product",
@@ -166,14 +162,6 @@ def product(dtype: str, size: int) -> onnx.ModelProto:
     opset, ir = (19, 9) if dtype.startswith("float8") else (17, 8)  # the first that have those types
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
     return onnx.shape_inference.infer_shapes(made)
-
-
-def _pairs() -> Iterator[onnx.NodeProto]:
-    yield helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["x_stored"], name="quantise")
-    for name, stored in (("x", "x_stored"), ("w", "w")):
-        yield helper.make_node(
-            "DequantizeLinear", [stored, "scale", "zero"], [f"{name}_read"], name=f"read_{name}"
-        )
 
 
 def _file_of(uuid: str) -> Path:
