@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -15,7 +15,7 @@ from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import UsageError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import read_manifest
-from trtopt.inspect.graph import Graph, read_graph
+from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
 from trtopt.onnxio.model_file import load
@@ -28,13 +28,12 @@ from trtopt.records import (
     EngineArtifact,
     Manifest,
     ProfileReport,
-    Shape,
     read_versioned,
 )
 from trtopt.records.profile import check_profile
 from trtopt.requests.measure import BenchRequest, ProfileRequest
 from trtopt.requests.shared import BackendName, Request
-from trtopt.targets import target_of
+from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.resolve_engines import find_engines, is_external, resolve_engines
 from trtopt.workflows.build.folder import verified_graphs
@@ -78,7 +77,7 @@ def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileRepo
             _check_belongs(given, manifest, model, Path(str(request.result)))
             report = _choose_points(given, engine, batch_sizes(request.batch), Path(str(request.result)))
         peaks = _peaks_for(report, manifest, request, notes, listener)
-        made = _profile_points(report, _Graphs(model, manifest), peaks)
+        made = _profile_points(report, model, manifest, peaks)
     return msgspec.structs.replace(made, notes=(*notes, *made.notes))
 
 
@@ -120,24 +119,6 @@ def _on_own_backend(subject: Path, request: ProfileRequest, manifest: Manifest |
     return replace(
         request.measurement, path=subject, backend=request.backend or cast(BackendName | None, own)
     )
-
-
-class _Graphs:
-    """The graph of each engine, read once: engines of one folder may be made of several."""
-
-    def __init__(self, model: Path, manifest: Manifest | None) -> None:
-        self._model = model
-        self._paths: dict[str, Path] = {}
-        if manifest is not None:
-            self._paths = {
-                engine.plan.label: model.with_name(Path(manifest.graph_of(engine).path).name)
-                for engine in manifest.engines
-            }
-        self._read = lru_cache(lambda path: load(path).proto)
-
-    def at(self, label: str, shapes: Mapping[str, Shape]) -> Graph:
-        """What the engine of that label is made of, at concrete shapes."""
-        return read_graph(self._read(self._paths.get(label, self._model)), shapes)
 
 
 def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, result: Path) -> None:
@@ -183,8 +164,15 @@ def _peaks_for(
     return peaks
 
 
-def _profile_points(report: BenchReport, graphs: _Graphs, peaks: DevicePeaks | None) -> ProfileReport:
+def _profile_points(
+    report: BenchReport, model: Path, manifest: Manifest | None, peaks: DevicePeaks | None
+) -> ProfileReport:
     environment = report.environment
+    graphs: dict[str, Path] = {}
+    if manifest is not None:  # engines of one folder may be made of several
+        named = ((engine.plan.label, manifest.graph_of(engine).path) for engine in manifest.engines)
+        graphs = {label: model.with_name(Path(path).name) for label, path in named}
+    read = lru_cache(lambda path: load(path).proto)
     missing: list[str] = []
     if peaks is None:
         missing.append(
@@ -193,16 +181,14 @@ def _profile_points(report: BenchReport, graphs: _Graphs, peaks: DevicePeaks | N
         )
     engines = []
     for point in report.points:
-        description = description_of(point, missing)
-        at_shapes = graphs.at(point.latency.engine.label, point.latency.shapes)
-        by_tensors = environment.backend.name == "onnxruntime"
+        graph = read(graphs.get(point.latency.engine.label, model))
         engines.append(
             profile_point(
                 point,
-                description,
-                at_shapes,
+                description_of(point, missing),
+                read_graph(graph, point.latency.shapes),
                 peaks,
-                by_tensors=by_tensors,
+                by_tensors=environment.backend.name == ONNXRUNTIME,
                 weakly_typed=target_of(environment.backend).weakly_typed,
             )
         )
