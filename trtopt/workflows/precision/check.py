@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +45,7 @@ from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import CheckRequest
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import type_reference
+from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, points, resolve_engines
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
@@ -73,7 +74,8 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
     found: tuple[LayerDifference, ...] = ()
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
         _refuse_sizes(batch, sizes)
-        other = _beside(checker.model, path, listener)
+        _, other = _load(path)
+        check_temporary_room(opening_bytes(checker.model, other), listener.note)
         checker.take_inputs_of(recorded_in(other.proto))
         source = open_data(data) if data is not None else seeded_source(checker.model)
         listener.phase(path.name, "comparing with the reference")
@@ -115,13 +117,6 @@ def _load(path: Path) -> tuple[OnnxArtifact, ModelFile]:
     return artifact, replace(model, proto=prepare.prepare(model.proto)[0])
 
 
-def _beside(reference: ModelFile, path: Path, listener: Listener) -> ModelFile:
-    """Another model, once there is room to open both."""
-    _, model = _load(path)
-    check_temporary_room(opening_bytes(reference, model), listener.note)
-    return model
-
-
 def _refuse_sizes(batch: Sequence[int] | None, sizes: Recipe) -> None:
     if batch or sizes.given:
         flag = "--batch" if batch else "--shape and --axis"
@@ -157,8 +152,7 @@ class Checker:
             with crash_context(name):
                 return session.run(session.fit(feed))
 
-        outputs = (run(feed) for feed, _ in self._feeds(source, _BATCH))
-        return self._judge(name, "onnxruntime", None, source, _BATCH, outputs)
+        return self._judge(name, source, (run(feed) for feed, _ in self._feeds(source, _BATCH)))
 
     def _check_inputs(self, name: str, given: Sequence[TensorSpec]) -> None:
         """Refuse what takes other inputs; floats of another width are converted."""
@@ -193,7 +187,7 @@ class Checker:
         data: str | Path | None,
         listener: Listener,
         limit_s: float | None,
-        sizes: Recipe,
+        sizes: Recipe = ANY_SIZES,
     ) -> list[CheckedSubject]:
         """Compare engines at all requested batch sizes; see `engine`."""
         wanted = points(there.engines, batch)
@@ -224,15 +218,7 @@ class Checker:
                 there, engine, size, data, scratch, self._specs, self._executor, limit_s, listener.progress
             )
             outputs = (read_npz(outputs_file(scratch, index)) for index in range(batches))
-            backend = str(engine.plan.backend)
-            alike = self._filled_for(engine, size)
-            return self._judge(engine.path, backend, size, open_data(data), size, outputs, alike)
-
-    def _filled_for(self, engine: EngineArtifact, size: int) -> Callable[[Arrays], Arrays]:
-        """What the reference runs on: padded as the engine's input where sizes of outputs depend on data."""
-        if not data_dependent_outputs(self.model.proto.graph):
-            return lambda feed: feed
-        return lambda feed: filled(feed, self._specs, size, engine)
+            return self._judge(engine.path, open_data(data), outputs, engine, size)
 
     def _feeds(self, source: SampleSource, size: int) -> Iterator[tuple[Arrays, Array | None]]:
         """Batches of inputs, each with its labels if the task wants them and the data has them."""
@@ -258,18 +244,18 @@ class Checker:
     def _judge(
         self,
         name: str,
-        backend: str,
-        batch: int | None,
         source: SampleSource,
-        size: int,
         outputs: Iterable[Arrays],
-        alike: Callable[[Arrays], Arrays] = lambda feed: feed,
+        engine: EngineArtifact | None = None,
+        size: int = _BATCH,
     ) -> CheckedSubject:
         found: dict[str, Deviation] = {}
         sized = data_dependent_outputs(self.model.proto.graph)
         samples = 0
         for (feed, labels), got in zip(self._feeds(source, size), outputs, strict=True):
-            wanted = self._answer(alike(feed))
+            # where sizes of outputs depend on data, the reference takes what the engine did
+            alike = filled(feed, self._specs, size, engine) if engine is not None and sized else feed
+            wanted = self._answer(alike)
             count = samples_in(feed, self._specs)
             got = {
                 key: array if key in sized else without_padding(array, wanted.get(key), count)
@@ -284,8 +270,8 @@ class Checker:
         results = tuple(item.result() for item in found.values())
         return CheckedSubject(
             name=name,
-            backend=backend,
-            batch=batch,
+            backend=ONNXRUNTIME if engine is None else str(engine.plan.backend),
+            batch=None if engine is None else size,
             samples=samples,
             outputs=results,
             task=self._task.score() if self._task is not None else None,
