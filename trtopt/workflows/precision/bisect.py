@@ -6,7 +6,7 @@ import glob
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -40,7 +40,7 @@ from trtopt.records.precision import BisectReport, CalibrationTable, CheckedSubj
 from trtopt.requests.models import BisectRequest, QuantizeOptions
 from trtopt.requests.recipe import make_recipe
 from trtopt.targets import DEFAULT, ONNXRUNTIME, target_of
-from trtopt.workflows.bench.resolve_engines import engines_of_build, points
+from trtopt.workflows.bench.resolve_engines import engines_of_build
 from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
@@ -52,26 +52,19 @@ JudgeModel = Callable[[ModelFile, Path], tuple[CheckedSubject, ...]]
 Variants: TypeAlias = "CastVariants | QuantizedVariants"
 
 
+@dataclass
 class Trials:
-    """Evaluates at most so many sets of kept nodes.
+    """Evaluates at most so many sets of kept nodes; `subjects` is what was measured of each."""
 
-    `subjects` is what was measured of each, `notes` what is to be said.
-    """
-
-    def __init__(
-        self,
-        variants: Variants,
-        judge: JudgeModel,
-        bounds: Bounds,
-        scratch: Path,
-        most: int,
-        listener: Listener = SILENT,
-    ) -> None:
-        self.subjects: dict[Names, tuple[CheckedSubject, ...]] = {}
-        self._variants, self._judge, self._bounds, self._scratch = variants, judge, bounds, scratch
-        self._most, self._listener = most, listener
-        self._unbuilt: list[str] = []
-        self._notes: list[str] = []
+    variants: Variants
+    judge: JudgeModel
+    bounds: Bounds
+    scratch: Path
+    most: int
+    listener: Listener = SILENT
+    subjects: dict[Names, tuple[CheckedSubject, ...]] = field(default_factory=dict)
+    _unbuilt: list[str] = field(default_factory=list)
+    _notes: list[str] = field(default_factory=list)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -84,12 +77,12 @@ class Trials:
     def error(self, kept: Names) -> float:
         """What the model with these nodes kept uses of the bounds; all, where no engine can be built."""
         count = len(self.subjects) + len(self._unbuilt) + 1
-        text = f"evaluation {count} of at most {self._most}: {len(kept)} nodes kept"
-        self._listener.progress(0, text, count / self._most)
-        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:  # its weights live as long as it does
-            made = self._variants.variant(kept, Path(folder))
+        text = f"evaluation {count} of at most {self.most}: {len(kept)} nodes kept"
+        self.listener.progress(0, text, count / self.most)
+        with tempfile.TemporaryDirectory(dir=self.scratch) as folder:  # its weights live as long as it does
+            made = self.variants.variant(kept, Path(folder))
             try:
-                self.subjects[kept] = self._judge(made.model, Path(folder))
+                self.subjects[kept] = self.judge(made.model, Path(folder))
             except BuildError as error:
                 if len(self.subjects) < FEWEST:
                     raise
@@ -99,20 +92,20 @@ class Trials:
 
     def used(self, subjects: Sequence[CheckedSubject]) -> float:
         """How much of what the bounds allow the worst of them uses."""
-        return max(allowance_used(item.outputs, self._bounds) for item in subjects)
+        return max(allowance_used(item.outputs, self.bounds) for item in subjects)
 
     def final(self, kept: Names, spool: Path) -> tuple[Variant, tuple[CheckedSubject, ...]]:
         """The resulting model with these nodes kept, and its measurements."""
-        made = self._variants.tidied(kept, spool)
+        made = self.variants.tidied(kept, spool)
         if made is not None:
-            with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-                subjects = self._judge(made.model, Path(folder))
+            with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
+                subjects = self.judge(made.model, Path(folder))
             if self.used(subjects) <= ALLOWED:
                 return made, subjects
             self._notes.append(
                 "nodes alone between kept ones are cast, unlike trtopt cast: in FP32 the bounds are missed"
             )
-        return self._variants.variant(kept, spool), self.subjects[kept]
+        return self.variants.variant(kept, spool), self.subjects[kept]
 
 
 def bisect(request: BisectRequest, listener: Listener = SILENT) -> BisectReport:
@@ -329,10 +322,7 @@ def judge_engines(
     )
     manifest = build(source, built, recipe)
     there = engines_of_build(built, manifest, manifest.engines)
-    return tuple(
-        checker.engine(there, engine, size, _data_of(request), SILENT, request.timeout)
-        for engine, size in points(manifest.engines, None)
-    )
+    return tuple(checker.engines(there, None, _data_of(request), SILENT, request.timeout))
 
 
 # The models that a bisection tries: a precision written into a graph, but for the nodes that are kept.
