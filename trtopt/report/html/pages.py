@@ -81,7 +81,10 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     opened = {"fast": labels[deployed.file] if deployed is not None else "", "why": inside}
     panels: dict[str, _Panels] = {
         "fast": {labels[file]: bench_view(report).page() for file, report in collected.results.items()},
-        "why": _inside(collected, engines),
+        "why": {
+            label: View("", list(engine_parts(engine, report.peaks)), profile_notes(report)).page()
+            for label, (report, engine) in engines.items()
+        },
         "accurate": _accuracy(collected),
         "made": _origin(collected, argv),
     }
@@ -129,15 +132,15 @@ def _charts(blocks: Iterable[Block]) -> list[Chart]:
 
 @dataclass(frozen=True)
 class Deployment:
-    """The selected point, and `points`, one per batch size; it was selected among `trusted`.
+    """The selected point, and `trusted`, one per batch size, among which it was selected.
 
-    These are the trustworthy points, or all where none is.
+    These are the trustworthy points, or all where none is; `is_part`: others are left out.
     """
 
     file: str
     point: BenchPoint
-    points: Sequence[BenchPoint]
     trusted: Sequence[BenchPoint]
+    is_part: bool
 
 
 def deployment_of(collected: Collected) -> Deployment | None:
@@ -146,20 +149,24 @@ def deployment_of(collected: Collected) -> Deployment | None:
     Each batch size is taken from the first result file that has it, so that no two contracts are mixed
     without need. None: nothing was measured.
     """
-    found: dict[int, tuple[str, BenchReport, BenchPoint]] = {}
-    for file, report in collected.results.items():
-        for point in report.points:
-            if point.latency.samples.start_ms and _rate(point):
-                found.setdefault(point.batch, (file, report, point))
+    found: dict[int, tuple[str, BenchPoint, Trust]] = {}
+    for file, point, trust in _points(collected):
+        if point.latency.samples.start_ms and _rate(point):
+            found.setdefault(point.batch, (file, point, trust))
     if not found:
         return None
     places = [found[batch] for batch in sorted(found)]
-    trusted = [
-        place for place in places if trust_of(place[2], on_host=is_on_host(place[1])) is not Trust.NONE
-    ] or places
-    points = [point for _, _, point in trusted]
-    file, _, point = trusted[knee(list(map(_p50_ms, points)), list(map(_rate, points)))]
-    return Deployment(file, point, [one for _, _, one in places], points)
+    trusted = [place for place in places if place[-1] is not Trust.NONE] or places
+    points = [point for _, point, _ in trusted]
+    file, point, _ = trusted[knee(list(map(_p50_ms, points)), list(map(_rate, points)))]
+    return Deployment(file, point, points, len(trusted) < len(places))
+
+
+def _points(collected: Collected) -> Iterator[tuple[str, BenchPoint, Trust]]:
+    """Every point of every result file."""
+    for file, report in collected.results.items():
+        for point in report.points:
+            yield file, point, trust_of(point, on_host=is_on_host(report))
 
 
 def _rate(point: BenchPoint) -> float:
@@ -204,7 +211,7 @@ def _reasons(deployed: Deployment, collected: Collected) -> Iterator[str]:
     """Why that point, and which one answers soonest."""
     point, trusted = deployed.point, deployed.trusted
     if len(trusted) > 1:
-        among = "" if len(trusted) == len(deployed.points) else ", of what is trustworthy"
+        among = ", of what is trustworthy" if deployed.is_part else ""
         yield f"Batch {point.batch} has the most throughput for its median latency{among}."
     others = {
         "lowest latency": min(trusted, key=_p50_ms),
@@ -244,9 +251,8 @@ def _steps(collected: Collected, deployed: Deployment | None) -> Iterator[str]:
 
     distrusted = [
         (file, point.latency.contract.name)
-        for file, report in collected.results.items()
-        for point in report.points
-        if trust_of(point, on_host=is_on_host(report)) is Trust.NONE
+        for file, point, trust in _points(collected)
+        if trust is Trust.NONE
     ]
     if deployed is None or stands_in:
         where = " on a machine with a GPU" if stands_in else ""
@@ -269,9 +275,8 @@ def _steps(collected: Collected, deployed: Deployment | None) -> Iterator[str]:
 def _mark(collected: Collected) -> Mark:
     """Whether the figures are trustworthy; every point of every result file counts."""
     found: dict[Trust, set[int]] = {}
-    for report in collected.results.values():
-        for point in report.points:
-            found.setdefault(trust_of(point, on_host=is_on_host(report)), set()).add(point.batch)
+    for _, point, trust in _points(collected):
+        found.setdefault(trust, set()).add(point.batch)
     batches = {trust: ", ".join(map(str, sorted(sizes))) for trust, sizes in found.items()}
     mark = _mark_of(batches, lambda worst: f"{worst.value}: batch {batches[worst]}")
     if found and mark.level != "bad" and _ran_on_stand_in(collected):
@@ -344,16 +349,7 @@ def _engines(collected: Collected) -> _Engines:
 def _profiled(engines: _Engines, batch: int | None) -> str:
     """The engine of a batch size, else of the largest: there the device is busiest; empty where none is."""
     sizes = {label: engine.batch for label, (_, engine) in engines.items()}
-    exact = (label for label, size in sizes.items() if size == batch)
-    return next(exact, max(sizes, key=lambda label: sizes[label], default=""))
-
-
-def _inside(collected: Collected, engines: _Engines) -> _Panels:
-    """A panel for each profiled engine."""
-    return {
-        label: View("", list(engine_parts(engine, report.peaks)), profile_notes(report)).page()
-        for label, (report, engine) in engines.items()
-    }
+    return max(sizes, key=lambda label: (sizes[label] == batch, sizes[label]), default="")
 
 
 def _difference_panels(differences: Iterable[EngineDifference]) -> dict[str, list[Block]]:
@@ -505,8 +501,7 @@ def _settings(a: Collected, b: Collected) -> Block:
 
 
 def _facts_of_side(side: Collected) -> dict[str, str]:
-    environments = (report.environment for report in side.reports.values())
-    found = next((facts_of(one) for one in environments if one is not None), {})
+    found = next((facts_of(report.environment) for report in side.reports.values()), {})
     if (deployed := deployment_of(side)) is not None:
         found["contract"] = deployed.point.latency.contract.name
     if side.manifest is not None:
