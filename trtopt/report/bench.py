@@ -98,9 +98,9 @@ def _parts(report: BenchReport, rows: Sequence[_Row]) -> Iterator[Block]:
     yield from _histograms(report)
     yield from _loads(report.points)
     for point in report.points:
-        if point.cold_start is not None and point.cold_start.starts:
-            yield _cold_starts(point.batch, point.cold_start)
-            yield Lines(cold_start_lines(point.batch, point.cold_start))
+        if (cold := point.cold_start) is not None and cold.starts:
+            yield _cold_starts(point.batch, cold)
+            yield Lines(cold_start_lines(point.batch, cold))
     yield from (_layers(point.batch, point.layers) for point in report.points if point.layers is not None)
     traced = [(point.batch, point.memory) for point in report.points if point.memory is not None]
     if traced:
@@ -206,9 +206,9 @@ def _histograms(report: BenchReport) -> Iterator[Chart]:
         latency = point.latency.samples.latency_ms
         if latency:
             named = {f"p{p:g}": value for p in (50, 90, 99) if (value := percentile(latency, p)) is not None}
-            drawn = histogram(f"Batch {point.batch}: latency of {len(latency):,} queries", latency, named)
+            title = f"Batch {point.batch}: latency of {len(latency):,} queries"
             is_open = is_alone or is_unsteady(point, on_host=is_on_host(report))
-            yield replace(drawn, is_folded=not is_open)
+            yield replace(histogram(title, latency, named), is_folded=not is_open)
 
 
 def histogram(title: str, values: Sequence[float], named: Mapping[str, float]) -> Chart:
@@ -292,8 +292,7 @@ def _memory(traced: Sequence[tuple[int, MemoryPass]]) -> Table:
 def _loads(points: Sequence[BenchPoint]) -> Iterator[Block]:
     """Searches first, then one row per load, and remarks."""
     for point in points:
-        search = point.load_search
-        if search is not None:
+        if (search := point.load_search) is not None:
             if search.probes:
                 yield from _probes(point.batch, search)
             yield Lines([search_line(point.batch, search)])

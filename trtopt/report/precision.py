@@ -75,11 +75,9 @@ def check_view(report: CheckReport) -> View:
         "where the error enters: error energy that the node adds, as a share of the tensor's energy "
         "(no SQNR: no error)"
     )
-    layers = table(title, columns, report.layers, top=_TOP_LAYERS, sorted_by="added error")
-    blocks: list[Block] = [
-        Lines(lines, is_copied=True),
-        *([layers] if report.layers else []),
-    ]
+    blocks: list[Block] = [Lines(lines, is_copied=True)]
+    if report.layers:
+        blocks.append(table(title, columns, report.layers, top=_TOP_LAYERS, sorted_by="added error"))
     random = Note(Severity.FINDING, "random data: accuracy on real data is unknown; give --data")
     worst = min((one.cosine for subject in report.subjects for one in subject.outputs), default=1.0)
     met = "" if report.passed else "; a bound is not met"
@@ -185,12 +183,9 @@ def quantize_view(report: QuantizeReport) -> View:
     ]
     left = [item for item in report.decisions if not item.quantised and item.op in _OF_INTEREST]
     lines += [
-        f"kept in float: {count} {op} because {reason}"
-        for (op, reason), count in Counter((item.op, item.reason) for item in left).most_common()
-    ]
-    lines += [
-        f"kept in FP32 among FP16: {count} {op} because {reason}"
-        for (op, reason), count in Counter((item.op, item.reason) for item in report.fp32).most_common()
+        f"kept in {where}: {count} {op} because {reason}"
+        for where, kept in (("float", left), ("FP32 among FP16", report.fp32))
+        for (op, reason), count in Counter((item.op, item.reason) for item in kept).most_common()
     ]
     if report.method:
         less = f", {report.held} of them held out to choose it" if report.held else ""

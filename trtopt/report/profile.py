@@ -75,18 +75,13 @@ def _figures(engine: EngineProfile, layer: ProfiledLayer) -> Row:
 
 
 def profile_notes(report: ProfileReport) -> list[Note]:
-    """What is unknown, then the notes."""
-    missing = [Note(Severity.FINDING, f"not known: {text}") for text in report.missing]
-    return [*missing, *_hidden(report), *plain(report.notes)]
-
-
-def _hidden(report: ProfileReport) -> Iterator[Note]:
-    """Engines whose layer times say little, where kernels say more."""
-    on_gpu = report.environment.device.kind == "gpu"
-    for engine in report.engines:
-        if on_gpu and engine.kernels is None and hides_its_time(engine):
+    """What is unknown, engines whose layer times say little where kernels say more, then the notes."""
+    notes = [Note(Severity.FINDING, f"not known: {text}") for text in report.missing]
+    for engine in report.engines if report.environment.device.kind == "gpu" else ():
+        if engine.kernels is None and hides_its_time(engine):
             text = f"{engine.coverage.time_opaque:.0%} of the time lies in layers that hide their nodes"
-            yield Note(Severity.HINT, text, engine.batch, "--kernels shows what runs inside")
+            notes.append(Note(Severity.HINT, text, engine.batch, "--kernels shows what runs inside"))
+    return [*notes, *plain(report.notes)]
 
 
 def peak_lines(peaks: DevicePeaks | None) -> list[str]:
