@@ -148,7 +148,7 @@ class ClockControl(Protocol):
         """
 
 
-class ActivityRecorder(Protocol):
+class ActivityRecorder(Held, Protocol):
     """The device's tracer: records what the device runs, in this process, from its opening to `close`."""
 
     def record(self, work: Callable[[], None]) -> TracedRun:
@@ -160,9 +160,6 @@ class ActivityRecorder(Protocol):
 
     def dropped(self) -> int:
         """How many records were lost for want of room since the last call."""
-
-    def close(self) -> None:
-        """Record nothing more."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +188,7 @@ _WAKE_S = 1e-3
 """A sleeping thread wakes late by some fraction of it: so long before the time the host stays awake."""
 
 
-class Device(Protocol):
+class Device(Held, Protocol):
     """A place where sessions run."""
 
     info: DeviceInfo
@@ -300,9 +297,6 @@ class Device(Protocol):
             UsageError: it is on, and the device has no CUDA.
         """
 
-    def close(self) -> None:
-        """Release what the device itself holds."""
-
 
 @dataclass(frozen=True)
 class Binding:
@@ -407,8 +401,8 @@ class Session(Held, Protocol):
         """
 
 
-class Target(Protocol):
-    """A backend on a device: loads engines."""
+class Target(Held, Protocol):
+    """A backend on a device, which it closes: loads engines."""
 
     device: Device
     """Where its sessions run."""
@@ -423,9 +417,6 @@ class Target(Protocol):
             IncompatibleEngineError: made by another flavour or version, or for another GPU.
             UsageError: `track` is given and the backend has no allocator to track.
         """
-
-    def close(self) -> None:
-        """Release the device."""
 
 
 class AllocationTracker:
