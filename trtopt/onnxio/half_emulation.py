@@ -164,15 +164,10 @@ def _cast_ends(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def _add_casts(graph: onnx.GraphProto, aside: Mapping[str, str]) -> None:
-    casts = [
-        onnx.helper.make_node("Cast", [item.name], [aside[item.name]], to=FLOAT)
-        for item in graph.input
-        if item.name in aside
-    ]
+    casts = [_cast(item.name, aside[item.name], FLOAT) for item in graph.input if item.name in aside]
     nodes = [*casts, *graph.node]
     given = {item.name for item in graph.input}
     for item in graph.output:
         if item.name in aside and item.name not in given:
-            kind = item.type.tensor_type.elem_type
-            nodes.append(onnx.helper.make_node("Cast", [aside[item.name]], [item.name], to=kind))
+            nodes.append(_cast(aside[item.name], item.name, item.type.tensor_type.elem_type))
     refill(graph.node, nodes)

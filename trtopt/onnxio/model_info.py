@@ -128,11 +128,13 @@ def check_soundness(model: onnx.ModelProto, path: Path) -> None:
     """Names and order, then ONNX's own checker; operators it does not know are named with their nodes."""
     wiring = skeleton(model)
     name_apart(wiring.graph)
+    foreign = unknown_ops(model)
     try:
         sort_nodes(wiring.graph)
+        if not foreign:  # the checker stops at the first operator that it does not know
+            check(model)
     except InvalidModelError as error:
         raise InvalidModelError(f"{path}: {error.problem}", error.remedy) from None
-    foreign = unknown_ops(model)
     # plugins of TensorRT's own are written into ONNX's domain by custom
     if not all(operator.endswith("_TRT") for operator, _ in foreign):
         operator, node = foreign[0]
@@ -141,9 +143,3 @@ def check_soundness(model: onnx.ModelProto, path: Path) -> None:
             "export with a newer opset, replace the operator, or, if it is a TensorRT plugin, "
             "give it its own domain and load its library with --plugin",
         )
-    if foreign:  # the checker stops at the first operator that it does not know
-        return
-    try:
-        check(model)
-    except InvalidModelError as error:
-        raise InvalidModelError(f"{path}: {error.problem}", error.remedy) from None

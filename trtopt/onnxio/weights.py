@@ -38,8 +38,8 @@ def _in_type(values: NDArray[Any], to: int) -> NDArray[Any]:
 # New constants; large ones go into files, a part at a time where they are made so.
 
 
-_ROWS = 1 << 21
-"""Values at a time."""
+_AT_ONCE = 1 << 21
+"""Values in a part, so that scratch memory stays small next to the weights."""
 
 
 def runs_of_rows(array: np.ndarray[Any, Any], multiple: int = 1) -> Iterator[Any]:
@@ -47,7 +47,7 @@ def runs_of_rows(array: np.ndarray[Any, Any], multiple: int = 1) -> Iterator[Any
     if not array.ndim:
         yield ...
         return
-    step = max(1, _ROWS * len(array) // max(array.size, 1) // multiple) * multiple
+    step = max(1, _AT_ONCE * len(array) // max(array.size, 1) // multiple) * multiple
     for start in range(0, len(array), step):
         yield slice(start, start + step)
 
@@ -77,7 +77,6 @@ _FLOATING = {
     onnx.TensorProto.BFLOAT16,
     onnx.TensorProto.DOUBLE,
 }
-_STRETCH = 1 << 21  # values at a time, so that scratch memory stays small next to the weights
 
 
 def weight_alarms(model: ModelFile) -> tuple[str, ...]:
@@ -114,5 +113,5 @@ def _is_sound(array: NDArray[Any]) -> bool:
 def stretches(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """The values of an array, so many at a time that copies of them stay small."""
     flat = array.reshape(-1)
-    for start in range(0, flat.size, _STRETCH):
-        yield flat[start : start + _STRETCH]
+    for start in range(0, flat.size, _AT_ONCE):
+        yield flat[start : start + _AT_ONCE]
