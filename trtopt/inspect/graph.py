@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, name_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, name_of, refill
 from trtopt.onnxio.model_info import dtype_name
 from trtopt.records import Shape
 
@@ -81,6 +81,12 @@ class Graph:
                 return False
             tensor = node.inputs[0]
         return True
+
+    def before_pairs(self, tensor: str) -> str:
+        """What a tensor is in front of Q and DQ."""
+        while (node := self.producer.get(tensor)) is not None and node.op in (QUANTIZE, DEQUANTIZE):
+            tensor = node.inputs[0]
+        return tensor
 
     def weight_of(self, node: Node) -> str | None:
         """The constant that a convolution, matrix product or recurrent layer holds; None without one."""
@@ -193,13 +199,11 @@ def infer_concrete(model: onnx.ModelProto) -> onnx.ModelProto:
         if not values:
             break
         kept = [node for node in found.graph.node if not set(node.output) <= values.keys()]
-        del found.graph.node[:]
-        found.graph.node.extend(kept)
+        refill(found.graph.node, kept)
         made = [numpy_helper.from_array(array, name) for name, array in values.items()]
         found.graph.initializer.extend(made)
         others = [value for value in found.graph.value_info if value.name not in values]
-        del found.graph.value_info[:]
-        found.graph.value_info.extend(others)
+        refill(found.graph.value_info, others)
         found = infer_shapes(found)
     return found
 

@@ -15,7 +15,7 @@ from itertools import product
 from math import prod
 
 from trtopt.inspect.costs import FAMILIES, FREE
-from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
+from trtopt.inspect.graph import Graph, Node
 from trtopt.inspect.kernels.names import KernelTraits
 from trtopt.records import Confidence, KernelFamily
 
@@ -212,10 +212,7 @@ def _data_input(group: tuple[Node, ...], graph: Graph) -> str | None:
     """The tensor that all products of a group read next to their weights, seen through Q and DQ."""
     if any(node.op not in _PRODUCTS or not graph.weight_of(node) for node in group):
         return None
-    tensor = group[0].inputs[0]
-    while (maker := graph.producer.get(tensor)) is not None and maker.op in (QUANTIZE, DEQUANTIZE):
-        tensor = maker.inputs[0]
-    return tensor
+    return graph.before_pairs(group[0].inputs[0])
 
 
 # Kernels that put the weights of merged products side by side, in every inference.
