@@ -289,9 +289,8 @@ class _Writer:
         perms: list[Any] = []
         root = tensor
         while (node := self._maker.get(root)) is not None:
-            perms.append(attribute(node, "perm"))
-            if node.op_type == "Identity":
-                perms.pop()
+            if node.op_type != "Identity":
+                perms.append(attribute(node, "perm"))
             root = node.input[0]
         if root == tensor or not perms:
             return root

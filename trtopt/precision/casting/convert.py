@@ -234,7 +234,7 @@ class _Converter:
                 self._types[moved[name]] = FLOAT
             if name in moved:
                 node.output[index] = moved[name]
-        if places and places.outputs and places.outputs[0]:
+        if self._lowers_output(node):
             _retype(node, self._low)
 
     # ── declarations ────────────────────────────────────────────────────────────────────────────────────
@@ -243,13 +243,10 @@ class _Converter:
         """Bring the declared types of inputs, outputs and inner tensors into line."""
         for part in graphs_of(self._model.proto.graph):
             made = {name for node in part.node for name in node.output}
-            values: Iterable[onnx.ValueInfoProto] = (*part.input, *part.value_info)
-            for item in values:
+            for item in (*part.input, *part.value_info):
                 if self._types.get(item.name) == self._low and item.type.HasField("tensor_type"):
                     item.type.tensor_type.elem_type = self._low
-            gone = [item for item in part.value_info if item.name not in made]
-            for item in gone:
-                part.value_info.remove(item)
+            refill(part.value_info, [item for item in part.value_info if item.name in made])
         if self._cast_io:
             for item in self._model.proto.graph.output:
                 if item.type.tensor_type.elem_type == FLOAT:
