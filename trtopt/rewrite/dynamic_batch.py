@@ -160,12 +160,11 @@ class _Walk:
 
     def _follow_node(self, index: int, node: onnx.NodeProto) -> Sequence[Rows]:
         """Those of a node's outputs that grow."""
-        grown, own = self._path.grown, node.domain in OWN_DOMAINS
+        grown = self._path.grown
         rows = {place: grown[name] for place, name in enumerate(node.input) if name in grown}
-        read = reads_of(node)
-        if any(subgraphs_of(node)) and not read.isdisjoint(grown.keys() | self._counts.keys()):
-            raise MixesError("is not known to keep samples apart")
-        if not own and rows:
+        growing = grown.keys() | self._counts.keys()
+        is_around = any(subgraphs_of(node)) and not reads_of(node).isdisjoint(growing)
+        if is_around or (rows and node.domain not in OWN_DOMAINS):
             raise MixesError("is not known to keep samples apart")
         if rows and node.op_type == "Shape":
             self._count(node, rows[0])

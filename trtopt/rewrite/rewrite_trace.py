@@ -109,9 +109,7 @@ def summary(trace: RewriteTrace) -> list[str]:
     lines += [f"  {count:5d} x {name}" for name, count in trace.counts.items()]
     if trace.constants_lowered:
         lines.append(f"  {trace.constants_lowered:5d} x Constant node turned into an initializer")
-    reasons: dict[tuple[str, str], int] = {}
-    for item in trace.declined:
-        reasons[item.rule, item.reason] = reasons.get((item.rule, item.reason), 0) + 1
+    reasons = Counter((item.rule, item.reason) for item in trace.declined)
     lines += [f"declined {count} x {rule}: {reason}" for (rule, reason), count in reasons.items()]
     lines += [f"undone {item.rule}: {item.reason}" for item in trace.undone]
     if trace.checked:

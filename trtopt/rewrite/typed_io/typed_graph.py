@@ -283,22 +283,12 @@ def _before(graph: GraphProto, name: str) -> tuple[list[NodeProto], NodeProto | 
         passed.append(maker)
 
 
-def _scale_read(model: ModelFile, name: str, readers: Sequence[NodeProto]) -> float | None:
-    """The one scale of all that reads a tensor, if it is but quantised."""
-    scales = {_scale_of(model, node) if node.op_type == "QuantizeLinear" else None for node in readers}
-    return scales.pop() if len(scales) == 1 and name not in _outputs(model.proto.graph) else None
-
-
-def _scale_written(model: ModelFile, maker: NodeProto | None) -> float | None:
-    """The scale of the DQ that makes a tensor; None of anything else."""
-    return _scale_of(model, maker) if maker is not None and maker.op_type == "DequantizeLinear" else None
-
-
 def _without_q(model: ModelFile, name: str) -> float:
     """Make the input INT8, its Q taken out; casts and transposes in front of it stay, in INT8."""
     graph = model.proto.graph
     passed, last, readers = _behind(graph, name)
-    found = _scale_read(model, last, readers)
+    scales = {_scale_of(model, node) if node.op_type == "QuantizeLinear" else None for node in readers}
+    found = scales.pop() if len(scales) == 1 and last not in _outputs(graph) else None
     if found is None:
         other = next((node for node in readers if node.op_type != "QuantizeLinear"), None)
         if other is None:
@@ -345,7 +335,7 @@ def _without_dq(model: ModelFile, name: str) -> float:
     """Make the output INT8, its DQ taken out; casts and transposes behind it stay, in INT8."""
     graph = model.proto.graph
     passed, maker = _before(graph, name)
-    scale = _scale_written(model, maker)
+    scale = _scale_of(model, maker) if maker is not None and maker.op_type == "DequantizeLinear" else None
     if maker is None or scale is None or _value_readers(graph, name):
         raise UsageError(
             f"--io {name}=int8: the output is not made by a DequantizeLinear of one symmetric INT8 scale "
