@@ -98,11 +98,10 @@ class Command(click.Command):
 
     def get_help(self, ctx: click.Context) -> str:
         """All of it if that is short or requested, else what most need."""
-        if ctx.meta.get(_ALL):
-            return super().get_help(ctx)
+        is_requested = ctx.meta.get(_ALL)
         ctx.meta[_ALL] = True
         whole = super().get_help(ctx)
-        if whole.count("\n") < _LINES:
+        if is_requested or whole.count("\n") < _LINES:
             return whole
         ctx.meta[_ALL] = False
         return super().get_help(ctx)

@@ -10,7 +10,7 @@ from typing import Any, get_origin
 import click
 
 from trtopt.builder_settings import SETTINGS
-from trtopt.cli.outputs import Output as OutputPath, file_of, files, model_file, quantized_file
+from trtopt.cli.outputs import Output as OutputPath, file_of, model_file, quantized_file
 from trtopt.cli.parameters import OnnxFile, offer, tensor_names
 from trtopt.errors import UsageError
 from trtopt.options import (
@@ -137,9 +137,11 @@ def _value(one: Declared, option: Option, given: Any, kinds: set[Any]) -> Any:
 def _completion(option: Option) -> Any:
     if option.metavar == "TENSOR":
         return tensor_names
-    if option.names is None:
-        return files if option.is_path else None
-    return offer(option.names, files=option.is_path, in_list=option.parse in (parse_names, parse_rules))
+    if option.names is None and not option.is_path:
+        return None
+    return offer(
+        option.names or tuple, files=option.is_path, in_list=option.parse in (parse_names, parse_rules)
+    )
 
 
 # ── headings in the help of commands with many options ────────────────────────────────────────────────────

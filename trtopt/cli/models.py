@@ -70,8 +70,7 @@ def _collection(models: Sequence[Listed]) -> View:
 def _inputs(inputs: Sequence[TensorSpec]) -> str:
     """`image float32[batch, 3, 224, 224] and 1 more`."""
     first, *others = inputs
-    shape = ", ".join(map(str, first.shape))
-    return f"{first.name} {first.dtype}[{shape}]" + (f" and {len(others)} more" if others else "")
+    return f"{first.name} {first.type_text}" + (f" and {len(others)} more" if others else "")
 
 
 @command("models.ExportRequest")

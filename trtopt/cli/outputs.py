@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from click.shell_completion import CompletionItem
 
+from trtopt.cli.parameters import offer
 from trtopt.version import __version__
 
 if TYPE_CHECKING:
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from trtopt.report.view import GateRow
 
 Writes = Callable[[Path], "Mapping[Path, Kind]"]
-
-
-def files(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Offer files, for values that may be something else too."""
-    return [CompletionItem(begun, type="file")]
 
 
 class Output(click.Path):
@@ -100,7 +95,7 @@ def json_option(
         flag_value="",  # without a value the message says what to write
         callback=functools.partial(_output, schema, indent),
         metavar="FILE|-",
-        shell_complete=files,
+        shell_complete=offer(tuple, files=True),
         help=f"Write {what} as JSON to FILE, or to standard output.",
     )
 
