@@ -31,7 +31,6 @@ class Setting(Option):
 
     name: str = ""
     """Its field in a recipe."""
-    is_switch: bool = False
     is_library: bool = False
     """Whether it names native code, of which a manifest records the hash."""
     recorded_as: str | None = None
@@ -214,8 +213,7 @@ class BuilderSettings(SweptSettings):
 def setting_of(one: Declared) -> Setting:
     """The setting of a field, with what the field says of it."""
     setting: Setting = one.declaration
-    is_switch, choices = one.members == (bool,), tuple(choices_of(one))
-    return replace(setting, name=one.name, flag=one.flag, is_switch=is_switch, choices=choices)
+    return replace(setting, name=one.name, flag=one.flag, choices=tuple(choices_of(one)))
 
 
 SWEPT = tuple(setting_of(one) for one in declared_in(SweptSettings))

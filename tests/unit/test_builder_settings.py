@@ -56,8 +56,8 @@ def rows(settings: Settings) -> list[str]:
     head = ["option", "recipe key", "range", "decides which tactics compete", "available in", "meaning"]
     lines = [head, ["---"] * len(head)]
     for one in settings:
-        value = "|".join(one.choices).replace("|", "\\|") or one.metavar or "N"
-        taken = f" {value}" if not one.is_switch else ""
+        value = "|".join(one.choices).replace("|", "\\|") or one.metavar or ("N" if one.range else "")
+        taken = f" {value}" if value else ""
         span = f"{one.range[0]} to {one.range[1]}" if one.range else ""
         decides = "yes" if one.decides_tactics else ""
         lines.append([f"`{one.flag}{taken}`", f"`{one.name}`", span, decides, one.available, one.help])

@@ -358,18 +358,13 @@ Backend = Annotated[
 ]
 
 
-def contract_names() -> Iterable[str]:
-    """The contracts."""
-    return SUMMARIES
-
-
 _TERMS = ", ".join(f"{name} ({summary})" for name, summary in SUMMARIES.items())
 Contract = Annotated[
     str | None,
     Option(
         f"The terms of the measurement: {_TERMS} [default: {DEFAULT}].",
         metavar="NAME",
-        names=contract_names,
+        names=lambda: SUMMARIES,
     ),
 ]
 
