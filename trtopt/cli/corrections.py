@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
+from typing import cast
 
 import click
 
@@ -121,10 +122,8 @@ def unknown_command(context: click.Context, commands: Mapping[str, click.Command
 
 def _as_command(root: click.Context, name: str, words: Sequence[str]) -> list[list[str]]:
     """The lines of `words` after a command."""
-    commands = root.command.commands if isinstance(root.command, click.Group) else {}
-    if name not in commands:
-        return []
-    return _meant(click.Context(commands[name], parent=root, info_name=name), [name, *words], is_guess=True)
+    own = cast("click.Group", root.command).commands[name]
+    return _meant(click.Context(own, parent=root, info_name=name), [name, *words], is_guess=True)
 
 
 def _peers_with(name: str) -> dict[str, PeerOption]:
@@ -221,10 +220,10 @@ def _with_other_precision(context: click.Context, words: Sequence[str]) -> list[
     """The line of the command that writes the precision in `words`, where this one does not."""
     root, own = context.find_root(), context.command
     more = getattr(own, "more_precisions", None)
-    if more is None or not isinstance(root.command, click.Group):
+    if more is None:
         return []
     asked = {(word.partition("=")[2] or word).lstrip("-").lower() for word in words}
-    others = _precisions(root.command.commands[more]) - _precisions(own)
+    others = _precisions(cast("click.Group", root.command).commands[more]) - _precisions(own)
     return _as_command(root, more, words[1:]) if asked & others else []
 
 

@@ -64,6 +64,7 @@ _LONG = b" " + b"0" * 19
 _MAX_DIGITS = 20
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
+_Decoded = TypeVar("_Decoded")
 
 
 def to_json(record: Record, *, indent: int | None = 2) -> bytes:
@@ -92,11 +93,15 @@ def from_json(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
     A ValueError says that it is no JSON, nested beyond reason, not a `kind` (it names the field), or has an
     integer of more than 64 bits, which no later arithmetic would expect.
     """
+    found = _decoded(text, kind)
+    if _LONG in text.translate(_OUTLINE):  # ten times as fast as a pattern: results have megabytes
+        json.loads(text, parse_int=_bounded)
+    return found
+
+
+def _decoded(text: bytes, kind: type[_Decoded]) -> _Decoded:
     try:
-        found = msgspec.json.decode(text, type=kind)
-        if _LONG in text.translate(_OUTLINE):  # ten times as fast as a pattern: results have megabytes
-            json.loads(text, parse_int=_bounded)
-        return found
+        return msgspec.json.decode(text, type=kind)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except msgspec.DecodeError as error:  # ValidationError is one too
@@ -135,28 +140,19 @@ def read_versioned(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
     A ValueError says that it is of another kind, of another trtopt, cut short, or edited beyond its schema.
     """
     present = next(field.default for field in msgspec.structs.fields(kind) if field.name == "schema")
-    _check(_header_of(text).schema, present)
+    _check(_decoded(text, _Header).schema, present)
     return from_json(text, kind)
 
 
 def kind_of(text: bytes) -> str | None:
     """`trtopt.KIND` if a file has such a schema, even if it is cut short; None for any other file."""
     try:
-        schema = _header_of(text).schema
+        schema = _decoded(text, _Header).schema
     except ValueError:  # trtopt writes the schema first
         start = _START.match(text)
         schema = start["schema"].decode() if start else None
     match = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
     return match["kind"] if match else None
-
-
-def _header_of(text: bytes) -> _Header:
-    try:
-        return msgspec.json.decode(text, type=_Header)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except msgspec.DecodeError as error:
-        raise ValueError(str(error)) from None
 
 
 def _check(schema: object, present: str) -> None:
