@@ -103,12 +103,13 @@ def _identify(
     if not path.is_file():
         raise WrongPathError(f"{path}: is no regular file", "give a file or a folder")
     check_trust(request.trust, [path])
-    engine = _listed_engine(path)
-    if engine is not None:
-        manifest = read_manifest(path.parent)
-        contents, notes = _engines_of(path.parent, manifest, [engine])
-        what = f"an engine of the build {path.parent}"
-        return replace(_about(path, what, notes), engines=contents), None
+    folder = path.parent
+    if is_build_folder(folder):
+        manifest = read_manifest(folder)
+        if engines := [one for one in manifest.engines if one.path == path.name]:
+            contents, notes = _engines_of(folder, manifest, engines)
+            found = _about(path, f"an engine of the build {folder}", notes)
+            return replace(found, engines=contents), None
     head, is_trusted = head_of(path), is_external(path, request.trust)
     if head[:4] in _ENGINES or is_trusted:
         return _inspect_bare(path, head, is_trusted=is_trusted), None
@@ -229,13 +230,6 @@ def _judge(
 
 
 # ── engines ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _listed_engine(path: Path) -> EngineArtifact | None:
-    """The engine of a build folder that a file is."""
-    if not is_build_folder(path.parent):
-        return None
-    return next((one for one in read_manifest(path.parent).engines if one.path == path.name), None)
 
 
 def _engines_of(
