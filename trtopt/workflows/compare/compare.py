@@ -16,7 +16,7 @@ from trtopt.measure.contracts import DURATION_S, TERMS, contract_for, contract_n
 from trtopt.measure.loop.interleaved import notes_of, valid_rounds
 from trtopt.options import declared_in
 from trtopt.recipe import WHERE, batch_sizes
-from trtopt.records import CompareReport, Contract, EngineArtifact, InterleavedRun
+from trtopt.records import CompareReport, EngineArtifact, InterleavedRun
 from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.bench.resolve_engines import check_trust, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
@@ -66,12 +66,24 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
     elif kind is Kind.ENGINES:
         outcome, runs = compare_engines(request, setting, listener)
     elif kind is Kind.CONTRACTS:
-        ends = parse_contracts(request.across_contracts or "")
-        outcome, runs = explain_engines(first, ends, request, setting, listener)
+        outcome, runs = explain_engines(first, request, setting, listener)
     else:
         assert second is not None
         outcome = compare_files(first, second, request)
-    return Compared(outcome, _report(outcome, request.threshold, runs, built))
+    judged = outcome if isinstance(outcome, Comparisons) else None
+    report = CompareReport(
+        created=now(),
+        argv=command_line(),
+        threshold=request.threshold,
+        limit=judged.limit if judged is not None else None,
+        runs=runs,
+        built=built,
+        verdicts=tuple(verdict_record(row.batch, row.comparison) for row in (judged.rows if judged else ())),
+        upgrade=judged.upgrade if judged is not None else None,
+        upgrade_verdict=judged.upgrade_verdict if judged is not None else None,
+        notes=outcome.notes,
+    )
+    return Compared(outcome, report)
 
 
 def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
@@ -146,47 +158,22 @@ def _refuse_useless(kind: Kind, request: CompareRequest) -> None:
             raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")
 
 
-def _report(
-    outcome: Outcome, threshold: float, runs: tuple[InterleavedRun, ...], built: tuple[EngineArtifact, ...]
-) -> CompareReport:
-    judged = outcome if isinstance(outcome, Comparisons) else None
-    return CompareReport(
-        created=now(),
-        argv=command_line(),
-        threshold=threshold,
-        limit=judged.limit if judged is not None else None,
-        runs=runs,
-        built=built,
-        verdicts=tuple(verdict_record(row.batch, row.comparison) for row in (judged.rows if judged else ())),
-        upgrade=judged.upgrade if judged is not None else None,
-        upgrade_verdict=judged.upgrade_verdict if judged is not None else None,
-        notes=outcome.notes,
-    )
-
-
 # ── where the difference between two contracts comes from: the gap ledger of an engine ──────────────────────
 
 
-def parse_contracts(text: str) -> tuple[Contract, Contract]:
-    """`trtexec-10,trtexec-11` as two contracts."""
+def explain_engines(
+    path: Path, request: CompareRequest, setting: Setting, listener: Listener
+) -> tuple[Gaps, tuple[InterleavedRun, ...]]:
+    """The ledger between two contracts for every engine of a folder, or one engine, at every batch size."""
+    text = request.across_contracts or ""
     names = [name.strip() for name in text.split(",")]
     if len(names) != 2 or names[0] == names[1]:
         raise UsageError(
             f"--across-contracts {text!r}: not two contracts",
             "write, say, --across-contracts trtexec-10,trtexec-11",
         )
-    return contract_named(names[0]), contract_named(names[1])
-
-
-def explain_engines(
-    path: Path,
-    ends: tuple[Contract, Contract],
-    request: CompareRequest,
-    setting: Setting,
-    listener: Listener,
-) -> tuple[Gaps, tuple[InterleavedRun, ...]]:
-    """The ledger between two contracts for every engine of a folder, or one engine, at every batch size."""
-    notes, batch, variants = list[str](), batch_sizes(request.batch), tuple(gap_variants(*ends))
+    start, end = map(contract_named, names)
+    notes, batch, variants = list[str](), batch_sizes(request.batch), tuple(gap_variants(start, end))
     check_trust(request.trust, [path])
     with resolve_engines(path, batch, request.backend, notes, listener, request.trust) as found:
         heats = []
@@ -197,11 +184,11 @@ def explain_engines(
     notes += notes_of(runs)
     environment = runs[0].environment
     gaps = Gaps(
-        start=ends[0].name,
-        end=ends[1].name,
+        start=start.name,
+        end=end.name,
         subject=path.name,
         device=f"{environment.device.name} with {environment.backend}",
-        gaps=tuple(evaluate_gap(run.batch, *ends, valid_rounds(run)) for run in runs),
+        gaps=tuple(evaluate_gap(run.batch, start, end, valid_rounds(run)) for run in runs),
         notes=tuple(dict.fromkeys(notes)),
     )
     return gaps, tuple(runs)
