@@ -173,6 +173,12 @@ class Checked:
         kind: type = type(self)
         check_values(self, declared_in(kind))
 
+    def values_for(self, other: type[Checked]) -> dict[str, Any]:
+        """The values of the options that another kind of request has too."""
+        kinds: tuple[type, type] = (type(self), other)
+        own, others = ({one.name for one in declared_in(kind)} for kind in kinds)
+        return {name: getattr(self, name) for name in own & others}
+
 
 def check_values(values: object, declared: Iterable[Declared]) -> None:
     """Refuse numbers out of their range and words that are no choice, in a request or a record like it."""

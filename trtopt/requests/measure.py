@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trtopt.measure.contracts import DURATION_S, THRESHOLD, WARMUP_S
-from trtopt.options import Argument, Checked, Option, Output, declared_in
+from trtopt.options import Argument, Checked, Option, Output
 from trtopt.requests import shared
 from trtopt.requests.recipe import RunOptions
 
@@ -106,10 +106,7 @@ class ProfileRequest(RunOptions):
     @property
     def measurement(self) -> BenchRequest:
         """The request of the measurement that a profile starts from."""
-        requests: tuple[type, type] = (BenchRequest, ProfileRequest)
-        own, other = ({one.name for one in declared_in(kind)} for kind in requests)
-        both = {name: getattr(self, name) for name in own & other}
-        return BenchRequest(layers=True, kernels=self.kernels, **both)
+        return BenchRequest(layers=True, kernels=self.kernels, **self.values_for(BenchRequest))
 
 
 @dataclass(frozen=True)

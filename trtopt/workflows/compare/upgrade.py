@@ -35,7 +35,6 @@ Graphs = Mapping[str, OnnxArtifact]
 _LAYERS_S = 1.0
 _MISSING = np.empty(0)
 """For an output that an engine lacks, where the user forced the comparison."""
-_ALIKE = ("batch", "data", "backend", "shapes", "axes", "timeout", "trust")
 
 
 def built_graphs(path: Path, request: CompareRequest) -> Graphs:
@@ -85,12 +84,9 @@ def upgrade_of(
                 b_memory_bytes=_memory(new, request.timeout),
             )
         )
-    most_s = min(request.duration or _LAYERS_S, _LAYERS_S)
-    alike = {name: getattr(request, name) for name in _ALIKE}
+    own = {"kernels": False, "duration": min(request.duration or _LAYERS_S, _LAYERS_S)}
     try:
-        layers = explain(
-            ExplainRequest(request.a, str(request.b), kernels=False, duration=most_s, **alike), listener
-        ).engines
+        layers = explain(ExplainRequest(**request.values_for(ExplainRequest) | own), listener).engines
     except TrtoptError as error:
         layers = ()
         notes.append(f"layers are not compared: {error.problem}")

@@ -89,21 +89,8 @@ def _read(path: Path) -> ProfileReport:
 def _measure(path: Path, request: ExplainRequest, listener: Listener) -> ProfileReport:
     trust = tuple(_trusted(request.trust, path))
     on_gpu = runs_on(path, request.backend, trust) != ONNXRUNTIME
-    return profile(
-        ProfileRequest(
-            path,
-            batch=request.batch,
-            data=request.data,
-            backend=request.backend,
-            kernels=request.kernels and on_gpu,
-            duration=request.duration,
-            shapes=request.shapes,
-            axes=request.axes,
-            timeout=request.timeout,
-            trust=trust,
-        ),
-        listener,
-    )
+    own = {"kernels": request.kernels and on_gpu, "trust": trust}
+    return profile(ProfileRequest(path, **request.values_for(ProfileRequest) | own), listener)
 
 
 def _trusted(names: Sequence[str], path: Path) -> Iterator[str]:
