@@ -46,10 +46,9 @@ def build_view(manifest: Manifest, folder: str = "") -> View:
 
 
 def _figures(engine: EngineArtifact) -> Row:
-    spans = [(profile.batch.min[0], profile.batch.max[0]) for profile in engine.plan.profiles]
     return {
         "engine": engine.path,
-        "batch": "; ".join(f"{low}" if low == high else f"{low} to {high}" for low, high in spans),
+        "batch": _batches(engine, with_best=False),
         "size_bytes": engine.size_bytes,
         "build_seconds": engine.build_seconds,
         "sha256": engine.sha256,
@@ -95,10 +94,11 @@ def engine_notes(manifest: Manifest) -> list[str]:
     return list(dict.fromkeys(note for engine in manifest.engines for note in engine.notes))
 
 
-def _batches(engine: EngineArtifact) -> str:
+def _batches(engine: EngineArtifact, *, with_best: bool = True) -> str:
     spans = [(span.min[0], span.opt[0], span.max[0]) for span in (one.batch for one in engine.plan.profiles)]
     return "; ".join(
-        f"{low}" if low == high else f"{low} to {high}, tuned for {best}" for low, best, high in spans
+        f"{low}" if low == high else f"{low} to {high}" + f", tuned for {best}" * with_best
+        for low, best, high in spans
     )
 
 

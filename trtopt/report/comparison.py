@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
-from trtopt.measure.analysis.gap_ledger import Entry, Gap, Ledger
+from trtopt.measure.analysis.gap_ledger import Gap, Ledger
 from trtopt.measure.analysis.outcomes import (
     Compared,
     Comparisons,
@@ -127,7 +126,7 @@ def _comparison_blocks(outcome: Comparisons) -> Iterator[Block]:
     if outcome.controls:
         yield table(f"control: {outcome.a} against itself, {where}", controls, outcome.controls)
     columns: list[Column[Row]] = [
-        Column("batch", _marked_batch, ""),
+        Column("batch", lambda row: f"{row.batch}{Trust.UNSTEADY.mark if row.is_disturbed else ''}", ""),
         Column("A p50 ms", lambda row: row.a_ms, ".3f"),
         Column("B p50 ms", lambda row: row.b_ms, ".3f"),
         Column(
@@ -173,10 +172,6 @@ def _changes(outcome: Comparisons) -> Iterator[Chart]:
     )
 
 
-def _marked_batch(row: Row) -> str:
-    return str(row.batch) + (Trust.UNSTEADY.mark if row.is_disturbed else "")
-
-
 def _verdicts(outcome: Comparisons) -> Iterator[Lines]:
     """A sentence for each verdict, with the batch sizes that have it."""
     for verdict, colour in _COLOURS.items():
@@ -213,10 +208,8 @@ def _gap_blocks(outcome: Gaps, gap: Gap) -> Iterator[Block]:
         Column("term", lambda row: row[0]),
         *columns_of(names, lambda row: row[1:], ""),
     ]
-    rows = [
-        (first[0], *first[1:], *second[1:])
-        for first, second in zip_longest(ledger_rows(gap.latency), ledger_rows(gap.per_query))
-    ]
+    ledgers = zip(ledger_rows(gap.latency), ledger_rows(gap.per_query), strict=True)
+    rows = [(*latency, *per_query[1:]) for latency, per_query in ledgers]
     yield table(
         f"{outcome.subject}, batch {gap.batch}: from {outcome.start} to {outcome.end} on "
         f"{outcome.device}; microseconds",
@@ -239,13 +232,9 @@ def ledger_rows(ledger: Ledger) -> list[tuple[str, str, str]]:
         if entry.change_us == entry.uncertainty_us == 0:
             rows.append((entry.term, "no part in it", ""))
         else:
+            uncertainty = "unknown" if math.isinf(entry.uncertainty_us) else f"{entry.uncertainty_us:.1f}"
             explained = f"{entry.explained_us:+.1f}" if entry.significant else "within noise"
-            rows.append((entry.term, _microseconds(entry), explained))
+            rows.append((entry.term, f"{entry.change_us:+.1f} ± {uncertainty}", explained))
     rows.append(("unexplained", "", f"{ledger.unexplained_us:+.1f}"))
     rows.append(("to", f"{ledger.end_ms * 1e3:.1f}", f"{ledger.difference_us:+.1f}"))
     return rows
-
-
-def _microseconds(entry: Entry) -> str:
-    uncertainty = "unknown" if math.isinf(entry.uncertainty_us) else f"{entry.uncertainty_us:.1f}"
-    return f"{entry.change_us:+.1f} ± {uncertainty}"

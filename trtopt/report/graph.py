@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from trtopt.printable import counted
 from trtopt.records import (
     Extraction,
-    FactChange,
     GraphNode,
     ModelDifference,
     NodeChange,
     ReducedNode,
     ReduceReport,
-    TensorChange,
     WeightChange,
 )
 from trtopt.records.base import Row
-from trtopt.report.view import Block, Column, Lines, View, cells_of, plain, table, view_of
+from trtopt.report.view import Block, Column, Lines, View, cells_of, columns_of, plain, table, view_of
 
 _SHOWN = 20
 """Rows of each table on a terminal without -v; the page and the JSON have all."""
@@ -78,24 +77,19 @@ def _nodes_of(found: ModelDifference) -> dict[str, Sequence[GraphNode | NodeChan
 
 
 def _tables(found: ModelDifference) -> Iterator[Block]:
-    facts: list[Column[FactChange]] = [
-        Column("model", lambda one: one.what),
-        Column("A", lambda one: one.a, fit="fold"),
-        Column("B", lambda one: one.b, fit="fold"),
-    ]
-    tensors: list[Column[TensorChange]] = [
-        Column("tensor", lambda one: one.name, fit="fold"),
+    sides: list[Column[Any]] = columns_of(("A", "B"), lambda one: (one.a, one.b), None, fit="fold")
+    facts = [Column[Any]("model", lambda one: one.what), *sides]
+    tensors = [
+        Column[Any]("tensor", lambda one: one.name, fit="fold"),
         Column("role", lambda one: one.role),
-        Column("A", lambda one: one.a, fit="fold"),
-        Column("B", lambda one: one.b, fit="fold"),
+        *sides,
     ]
-    nodes: list[Column[GraphNode]] = [
+    nodes: list[Column[Any]] = [
         Column("operator", lambda one: one.op),
         Column("node", lambda one: one.node, fit="fold"),
     ]
-    changed: list[Column[NodeChange]] = [
-        Column("operator", lambda one: one.op),
-        Column("node", lambda one: one.node, fit="fold"),
+    changed: list[Column[Any]] = [
+        *nodes,
         Column("in B", lambda one: _if_other(one.other, one.node), fit="fold", is_optional=True),
         Column("what", lambda one: one.what, fit="fold"),
     ]

@@ -125,8 +125,8 @@ def time_chart(engine: EngineProfile) -> Chart:
         parts[row.family, row.dtype or "–"] += row.own_ms
     for layer in engine.layers if kernels is None else ():
         parts[kind_text(layer), type_text(layer)] += layer.ms or 0.0
-        if layer.cost is not None and layer.cost.floor_ms is not None and not layer.is_reformat:
-            floors[kind_text(layer)] += layer.cost.floor_ms
+        if (floor_ms := _floor(layer)) is not None and not layer.is_reformat:
+            floors[kind_text(layer)] += floor_ms
     totals: dict[str, float] = defaultdict(float)
     for (kind, _), ms in parts.items():
         totals[kind] += ms

@@ -64,7 +64,6 @@ _NARROWEST = ("float4", "int4", "float8", "int8", "bfloat16", "float16", "float3
 """By the start of a type's name; integers that only count are no precision."""
 
 _STEPS = 3
-_SIDES = ("A", "B")
 _LEVELS = ("good", "caution", "bad")
 _Panels = dict[str, Sequence[Block]]
 _Engines = Mapping[str, tuple[ProfileReport, EngineProfile]]
@@ -410,7 +409,7 @@ def pair_page(
     a: Collected, b: Collected, differences: Sequence[EngineDifference], argv: Sequence[str] = ()
 ) -> Page:
     """How B differs from A, the baseline, then all of both; `differences`: of engines that both profiled."""
-    sides = dict(zip(_SIDES, (a, b), strict=True))
+    sides = {"A": a, "B": b}
     pages = {n: report_page(side) for n, side in sides.items()}
     compared, notes = _compared(a, b)
     view = View("", []) if compared is None else comparison_view(compared)
@@ -466,7 +465,7 @@ def _merged(pages: Mapping[str, Page]) -> Iterator[Section]:
 def _compared(a: Collected, b: Collected) -> tuple[Comparisons | None, list[str]]:
     """The verdicts, and what speaks against comparing the two at all."""
     deployed = [one for one in map(deployment_of, (a, b)) if one is not None]
-    if len(deployed) < len(_SIDES):
+    if len(deployed) < 2:
         return None, ["Not compared: a side has no measurements."]
     first, second = (side.results[one.file] for side, one in zip((a, b), deployed, strict=True))
     ours, theirs = ({point.batch for point in report.points} for report in (first, second))
@@ -485,7 +484,7 @@ def _compared(a: Collected, b: Collected) -> tuple[Comparisons | None, list[str]
 def _turns(a: Collected, b: Collected) -> Iterator[str]:
     """Where both have engines of one backend: a process loads no other."""
     backends = [side.manifest.engines[0].plan.backend for side in (a, b) if side.manifest is not None]
-    if len(backends) == len(_SIDES) and len(set(map(str, backends))) == 1:
+    if len(backends) == 2 and len(set(map(str, backends))) == 1:
         folders = shlex.join([a.folder, b.folder])
         yield f"Results measured apart decide less than engines that take turns: trtopt compare {folders}"
 
