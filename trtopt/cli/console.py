@@ -172,7 +172,6 @@ class ProgressBars(Progress):
             disable=disable,
         )
         self._jobs: list[TaskID] = []
-        self._began: set[int] = set()
         self._waiting = self.add_task("", total=None, phase="", start=False, visible=False)
         self._printed: dict[tuple[str, str], SweepPoint] = {}
 
@@ -180,7 +179,6 @@ class ProgressBars(Progress):
         """Start a new list of jobs; earlier bars are removed."""
         for job in self._jobs:
             self.remove_task(job)
-        self._began = set()
         count = len(labels)
         self._jobs = [
             self.add_task(
@@ -199,7 +197,6 @@ class ProgressBars(Progress):
         if index >= len(self._jobs):  # a job on its own, which no one announced
             self.plan([phase])
         job = self._jobs[index]
-        self._began.add(index)
         self.start_task(job)
         total = None if fraction is None else 1.0
         done = phase == DONE
@@ -220,7 +217,7 @@ class ProgressBars(Progress):
                 say(f"trtopt: {report.model} ({done} of {total}): {point_line(point)}", err=True)
 
     def _show_waiting(self) -> None:
-        left = len(self._jobs) - len(self._began)
+        left = sum(not one.started for one in self.tasks if one.id in self._jobs)
         self.update(self._waiting, description=f"{left} waiting", visible=left > 0)
 
 
