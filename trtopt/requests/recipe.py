@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, SupportsIndex, get_args, get_origin, get_type_hints
+from typing import Annotated, SupportsIndex
 
 import msgspec
 
 from trtopt.builder_settings import BuilderSettings, SweptSettings
 from trtopt.errors import UsageError
-from trtopt.options import Option, check_values, declared_in, field_of
+from trtopt.options import Option, check_values, choices_of, declared_in, field_of
 from trtopt.precision.placement.forms import CHOICES, parse_forms
 from trtopt.recipe import (
     LOCAL,
@@ -163,10 +163,7 @@ def _plain(value: object) -> object:
 def _refusal(profile: str | None, values: Mapping[str, object], reason: str) -> UsageError:
     """The error of a value that a recipe cannot have; of one out of a closed set, what it can be."""
     key = reason.rpartition("`$.")[2].strip("`")
-    hint = get_type_hints(Recipe).get(key)
-    choices = [
-        one for part in (hint, *get_args(hint)) if get_origin(part) is Literal for one in get_args(part)
-    ]
+    choices = [word for one in _OF_A_RECIPE if one.name == key for word in choices_of(one)]
     if reason.startswith("Invalid enum value") and choices:
         written = (
             f"--{key.replace('_', '-')} {values[key]}"
