@@ -10,7 +10,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path, PurePath
@@ -80,14 +80,14 @@ class _Line:
     model: str
     by_name: Mapping[str, Given]
     given: Sequence[Given]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
     def __contains__(self, name: str) -> bool:
         return name in self.by_name
 
-    def value(self, name: str, default: str | None = None) -> str | None:
+    def value(self, name: str) -> str | None:
         """The value of an option."""
-        return self.by_name[name].value if name in self.by_name else default
+        return self.by_name[name].value if name in self.by_name else None
 
     @property
     def output(self) -> str:

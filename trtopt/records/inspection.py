@@ -47,11 +47,6 @@ class ModelContents(Record, frozen=True, kw_only=True):
         """The elements of all weights."""
         return sum(one.elements for one in self.weights)
 
-    @property
-    def weight_bytes(self) -> int:
-        """The size of all weights."""
-        return sum(one.size_bytes for one in self.weights)
-
 
 class Refusal(Record, frozen=True, kw_only=True):
     """What a target cannot take: a node, an input of a type that it does not have, or (neither) the graph."""
