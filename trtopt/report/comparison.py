@@ -163,7 +163,7 @@ def _changes(outcome: Comparisons) -> Iterator[Chart]:
     yield chart(
         "B against A",
         rows,
-        [batch, change, Channel("low", "from", "+.1%"), Channel("high", "to", "+.1%")],
+        [batch, change, low, Channel("high", "to", "+.1%")],
         marks("rule", bounds, x=bound, strokeDash=[4, 3]),
         marks("rule", y=batch, x=low, x2={"field": "high"}, strokeWidth=3),
         marks("point", y=batch, x=change, filled=True, size=70),

@@ -93,15 +93,7 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
         figures, why = list(_headline(deployed, collected)), list(_reasons(deployed, collected))
     elif inside and (engine := engines[inside][1]).sum_ms:
         figures = [Figure(f"layers at batch {engine.batch}", f"{engine.sum_ms:.3f}", unit="ms")]
-    sections = [
-        Section(
-            id,
-            title,
-            {label: [one for one in blocks if one not in charts] for label, blocks in panels[id].items()},
-            opened.get(id, ""),
-        )
-        for id, title in _QUESTIONS.items()
-    ]
+    sections = [Section(id, title, panels[id], opened.get(id, "")) for id, title in _QUESTIONS.items()]
     return Page(
         title=_model_name(collected),
         facts=_facts(collected),
@@ -110,15 +102,15 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
         answer=[Lines(why), Lines(_warnings(collected), are_warnings=True)],
         steps=list(_steps(collected, deployed))[:_STEPS],
         charts=charts,
-        sections=list(_filled(sections)),
+        sections=list(_filled(sections, charts)),
     )
 
 
-def _filled(sections: Iterable[Section]) -> Iterator[Section]:
-    """Those that have something to show."""
+def _filled(sections: Iterable[Section], above: Sequence[Chart] = ()) -> Iterator[Section]:
+    """Those that have something to show besides the charts above."""
     for section in sections:
-        panels = {label: blocks for label, blocks in section.panels.items() if blocks}
-        if panels:
+        shown = {n: [one for one in blocks if one not in above] for n, blocks in section.panels.items()}
+        if panels := {label: blocks for label, blocks in shown.items() if blocks}:
             yield replace(section, panels=panels)
 
 
@@ -519,6 +511,8 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
     blocks, groups = sweep_view(report).page(), choices_of(report)
     doubts = [note.text for note in sweep_notes(report) if note.severity is not Severity.NOTE]
     charts, trusts = _charts(blocks)[:1] if groups else [], [point.trust for point in report.measured]
+    fast = Section("fast", "How fast is each point?", {"": blocks})
+    made = Section("made", _QUESTIONS["made"], {"": [_commands({"sweep": report}, argv)]})
     return Page(
         title=f"{PurePath(report.model).stem}: sweep",
         facts=[f"{report.terms.device.name}, {report.terms.backend}", _date_text(report.created)],
@@ -526,10 +520,7 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
         figures=[figure for one in groups for figure in _figures(report, one)],
         answer=[*(bests_table(report, one) for one in groups), Lines(doubts, are_warnings=True)],
         charts=charts,
-        sections=[
-            Section("fast", "How fast is each point?", {"": [one for one in blocks if one not in charts]}),
-            Section("made", "How was it made?", {"": [_commands({"sweep": report}, argv)]}),
-        ],
+        sections=list(_filled([fast, made], charts)),
     )
 
 
