@@ -38,11 +38,13 @@ from trtopt.errors import (
     TrtoptError,
     UsageError,
 )
+from trtopt.executors.api import run_job
 from trtopt.files.atomic import lock, scratch_folder
 from trtopt.files.formats import DAMAGED_ZIP
 from trtopt.files.outputs import Kind, check_output, kind_beginning
 from trtopt.inspect.fusion import candidates
 from trtopt.inspect.graph import read_graph
+from trtopt.measure.engine import OutputsJob
 from trtopt.onnxio import model_file
 from trtopt.onnxio.extraction import Ends, constant_tensors, subset_of
 from trtopt.onnxio.graph_walk import name_of
@@ -61,10 +63,10 @@ from trtopt.requests.measure import ProfileRequest
 from trtopt.requests.models import CONDITIONS, ReduceRequest
 from trtopt.requests.recipe import make_recipe
 from trtopt.version import __version__
-from trtopt.workflows.bench.resolve_engines import engines_of_build, points
+from trtopt.workflows.bench.resolve_engines import engines_of_build
 from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.check import Checker, run_engine
+from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import profile
 from trtopt.workflows.provenance import command_line, now
 
@@ -511,17 +513,21 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
         manifest = build(part.model, folder, recipe)
         if not manifest.onnx.inputs:  # there is nothing to run it on
             return ()
-        there = engines_of_build(folder, manifest, manifest.engines)
-        ((engine, size), *_) = points(manifest.engines, None)
+        ((engine, size), *_) = engines_of_build(folder, manifest, manifest.engines).at(None)
         if kind == "wrong":
             checker = Checker(part.model, None, bounds)
-            checked = checker.engine(there, engine, size, part.data, SILENT, request.timeout)
+            checked = checker.engine(engine, size, part.data, SILENT, request.timeout)
             return tuple(map(_wrong, checked.violations))
         if kind == "fails":
             if runs:
-                run_engine(
-                    there, engine, size, part.data, part.folder, manifest.onnx.inputs, limit_s=request.timeout
+                job = OutputsJob(
+                    engine=engine,
+                    inputs=manifest.onnx.inputs,
+                    data=str(part.data),
+                    batch=size,
+                    folder=str(part.folder),
                 )
+                run_job(job, limit_s=request.timeout)
             return ()
         found = profile(
             ProfileRequest(folder, data=part.data, duration=_SECONDS, timeout=request.timeout)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.builder.shapes import shapes_at
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.fit import samples_in
@@ -37,7 +37,6 @@ from trtopt.precision.bounds import Bounds, accuracy_alarms, violations
 from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model, without_padding
 from trtopt.precision.running import opening_bytes
 from trtopt.printable import visible
-from trtopt.processes import OnProgress
 from trtopt.recipe import ANY_SIZES, Recipe, batch_sizes
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
 from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference, TaskScore
@@ -46,7 +45,7 @@ from trtopt.requests.models import CheckRequest
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import type_reference
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, points, resolve_engines
+from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 
@@ -190,35 +189,38 @@ class Checker:
         sizes: Recipe = ANY_SIZES,
     ) -> list[CheckedSubject]:
         """Compare engines at all requested batch sizes; see `engine`."""
-        wanted = points(there.engines, batch)
+        wanted = there.at(batch, sizes)
         listener.plans([f"batch{size}" for _, size in wanted])
         return [
-            self.engine(there, engine, size, data, listener.of_job(place), limit_s, sizes)
+            self.engine(engine, size, data, listener.of_job(place), limit_s)
             for place, (engine, size) in enumerate(wanted)
         ]
 
     def engine(
         self,
-        there: ResolvedEngines,
-        engine: EngineArtifact,
+        engine: LoadedEngine,
         size: int,
         data: str | Path | None,
         listener: Listener,
         limit_s: float | None = None,
-        sizes: Recipe = ANY_SIZES,
     ) -> CheckedSubject:
         """Compare an engine, which the executor runs; its outputs pass through files."""
-        self._check_inputs(engine.path, engine.inputs)
+        artifact = engine.artifact
+        self._check_inputs(artifact.path, artifact.inputs)
         with scratch_folder() as scratch:
             if data is None:
                 data = scratch / "random.npz"
-                shapes = shapes_at(there.inputs, engine.plan, size, sizes)
-                write_npz(data, random_batch(self._specs, shapes))
-            batches = run_engine(
-                there, engine, size, data, scratch, self._specs, self._executor, limit_s, listener.progress
+                write_npz(data, random_batch(self._specs, engine.shapes))
+            job = OutputsJob(
+                engine=msgspec.structs.replace(engine, shapes={}),  # they are the samples'
+                inputs=self._specs,
+                data=str(data),
+                batch=size,
+                folder=str(scratch),
             )
+            batches = run_job(job, self._executor, limit_s=limit_s, on_progress=listener.progress)
             outputs = (read_npz(outputs_file(scratch, index)) for index in range(batches))
-            return self._judge(engine.path, open_data(data), outputs, engine, size)
+            return self._judge(artifact.path, open_data(data), outputs, artifact, size)
 
     def _feeds(self, source: SampleSource, size: int) -> Iterator[tuple[Arrays, Array | None]]:
         """Batches of inputs, each with its labels if the task wants them and the data has them."""
@@ -277,31 +279,6 @@ class Checker:
             task=self._task.score() if self._task is not None else None,
             violations=violations(results, self._bounds),
         )
-
-
-def run_engine(
-    there: ResolvedEngines,
-    engine: EngineArtifact,
-    size: int,
-    data: str | Path,
-    folder: Path,
-    inputs: Sequence[TensorSpec],
-    executor: Executor = THIS_HOST,
-    limit_s: float | None = None,
-    on_progress: OnProgress = SILENT.progress,
-) -> int:
-    """Have an engine run over the data, of which `inputs` are taken; returns how many batches there were.
-
-    Their outputs are in `folder` then.
-    """
-    job = OutputsJob(
-        engine=LoadedEngine(path=str((there.folder / engine.path).absolute()), artifact=engine, shapes={}),
-        inputs=tuple(inputs),
-        data=str(data),
-        batch=size,
-        folder=str(folder),
-    )
-    return run_job(job, executor, limit_s=limit_s, on_progress=on_progress)
 
 
 def _takes_alike(spec: TensorSpec, reference: TensorSpec) -> bool:

@@ -29,7 +29,6 @@ from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
 from trtopt.requests.build import TuneRequest
-from trtopt.workflows.bench.resolve_engines import engines_of_build
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.folder import copy_without_engines, stamp, verified_graphs
 from trtopt.workflows.listener import Listener
@@ -155,15 +154,15 @@ class Evaluation:
 
     def check(self, built: Built, limit_s: float, own: Listener) -> CheckedSubject:
         """Its outputs against those of the model with the build's inputs and outputs."""
-        there = engines_of_build(built.folder, built.manifest, (built.engine,))
-        given = self._setup
-        with self._checking, samples_for(built.manifest, given.samples.data) as data:
-            checker = self._checkers.get(there.io)
+        given, manifest = self._setup, built.manifest
+        engine = engine_at(built.folder, manifest.onnx.inputs, built.engine, built.batch)
+        with self._checking, samples_for(manifest, given.samples.data) as data:
+            checker = self._checkers.get(manifest.io)
             if checker is None:  # for each way to type the model one, which reads and runs it once
                 checker = Checker(given.source, None, given.request.bounds, given.executor)
-                checker.take_inputs_of(there.io)
-                self._checkers[there.io] = checker
-            return checker.engine(there, built.engine, built.batch, data, own, limit_s)
+                checker.take_inputs_of(manifest.io)
+                self._checkers[manifest.io] = checker
+            return checker.engine(engine, built.batch, data, own, limit_s)
 
     def measure(self, built: Built, limit_s: float) -> float:
         """What it typically costs on its own."""
