@@ -1,8 +1,8 @@
 """One tolerant reader for the engine inspector's JSON of TensorRT 8.6, 10, 11 and TensorRT-RTX.
 
-What differs: 8.6 writes raw control characters into strings; `Bindings` (names) became `I/O Tensors`
-(objects) in 11; a tensor's `Format/Datatype` holds both, one of them, or is split in two keys; metadata names
-are parted by a control character that changed. An engine built without detailed verbosity lists bare names.
+What differs: 8.6 writes raw control characters into strings; a tensor's `Format/Datatype` holds both, one of
+them, or is split in two keys; metadata names are parted by a control character that changed. An engine built
+without detailed verbosity lists bare names.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ class EngineLayer(Record, frozen=True, kw_only=True):
 
 
 class EngineDescription(Record, frozen=True, kw_only=True):
-    """The contents of an inspector's JSON, for every version; `io` are the engine's inputs and outputs."""
+    """The contents of an inspector's JSON, for every version."""
 
     layers: tuple[EngineLayer, ...]
-    io: tuple[str, ...] = ()
 
 
 def read_inspector(text: str, where: str = "the inspector's text") -> EngineDescription:
@@ -83,14 +82,7 @@ def read_inspector(text: str, where: str = "the inspector's text") -> EngineDesc
         has_times = any(isinstance(row, dict) and "averageMs" in row for row in layers)
         kind = "a profile with times" if has_times else "a list of something else"
         raise ArtifactError(f"{where}: is {kind}, not a description of layers", _OTHER)
-    io = _io_names(found) if isinstance(found, dict) else ()
-    return EngineDescription(layers=tuple(map(_layer, described)), io=io)
-
-
-def _io_names(found: dict[str, Any]) -> tuple[str, ...]:
-    listed = found.get("I/O Tensors", found.get("Bindings", []))
-    names = (entry.get("Name") if isinstance(entry, dict) else entry for entry in _list(listed))
-    return tuple(name for name in names if isinstance(name, str))
+    return EngineDescription(layers=tuple(map(_layer, described)))
 
 
 def _layer(raw: dict[str, Any]) -> EngineLayer:
