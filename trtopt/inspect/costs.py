@@ -168,18 +168,11 @@ def cost_of(graph: Graph, nodes: Collection[Node]) -> LayerCost | None:
 
     None where any of it is unknown: a floor that leaves something out would be none.
     """
-    flops = moved = 0
-    for node in nodes:
-        count = node_flops(graph, node)
-        if count is None:
-            return None
-        flops += count
-    for tensor in _boundary(graph, nodes):
-        size = tensor_bytes(graph, tensor)
-        if size is None:
-            return None
-        moved += size
-    return LayerCost(flops=flops, bytes_moved=moved)
+    counts = [node_flops(graph, node) for node in nodes]
+    sizes = [tensor_bytes(graph, tensor) for tensor in _boundary(graph, nodes)]
+    if None in counts or None in sizes:
+        return None
+    return LayerCost(flops=sum(filter(None, counts)), bytes_moved=sum(filter(None, sizes)))
 
 
 def _boundary(graph: Graph, nodes: Collection[Node]) -> list[str]:

@@ -47,8 +47,8 @@ def by_module(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
     return _grouped(layers, lambda layer: module_of(layer.working_nodes) or UNKNOWN)
 
 
-def module_of(names: Sequence[str], depth: int = _MODULE_DEPTH) -> str:
-    """The path common to all names, at most `depth` steps, without the nodes' own last step.
+def module_of(names: Sequence[str]) -> str:
+    """The path common to all names, at most `_MODULE_DEPTH` steps, without the nodes' own last step.
 
     `/encoder/layer.0/attention/MatMul` and `/encoder/layer.0/attention/Add` → `/encoder/layer.0/attention`;
     `layer4.2.conv2/Conv` and `layer4.2.relu/Relu` → `/layer4.2`.
@@ -57,7 +57,7 @@ def module_of(names: Sequence[str], depth: int = _MODULE_DEPTH) -> str:
         return ""
     paths = [[*_STEP.finditer(name)][:-1] for name in names]
     end = 0
-    for steps in zip(*(path[:depth] for path in paths), strict=False):
+    for steps in zip(*(path[:_MODULE_DEPTH] for path in paths), strict=False):
         if len({step.string[: step.end()] for step in steps}) > 1:
             break
         end = steps[0].end()

@@ -12,7 +12,7 @@ import msgspec
 from trtopt.inspect.costs import floor_of, node_flops
 from trtopt.inspect.graph import Graph, Node
 from trtopt.inspect.kernels.attribution import UNKNOWN, Served, attribute
-from trtopt.inspect.kernels.homes import Home, assign_by_ranges, assign_layers
+from trtopt.inspect.kernels.homes import assign_by_ranges, assign_layers
 from trtopt.inspect.kernels.names import (
     KernelTraits,
     common_names,
@@ -47,12 +47,7 @@ def report_kernels(
     latency_ms: float | None,
 ) -> KernelReport:
     """Medians of every launch, its layer and nodes, and the sums; `layers` in the order in which they ran."""
-    own_ms = _own_ms(found.launches)
-    homes = assign_layers(own_ms, [layer.ms or 0.0 for layer in layers])
-    open_ends: list[str] = []
-    if found.marked_runs:
-        homes, open_ends = assign_by_ranges(found.launches, found.marked_runs, layers, homes)
-    rows = _rows(found, homes, layers, graph, peaks)
+    rows, open_ends = _rows(found, layers, graph, peaks)
     spans, gaps = _per_run(found.launches)
     span, gap = (median(spans), median(gaps)) if spans else (0.0, 0.0)
     remainder = latency_ms - span if latency_ms is not None else None
@@ -113,29 +108,19 @@ def _per_run(launches: Sequence[KernelLaunch]) -> tuple[list[float], list[float]
     return [span_of(one) for one in intervals], [sum(gaps_and_overlaps(one)[0]) for one in intervals]
 
 
-def _intervals(launches: Sequence[KernelLaunch]) -> list[Interval]:
-    """Medians over the runs."""
-    return [(start, start + median(one.ms)) for one in launches for start in [median(one.start_ms)]]
-
-
-def _own_ms(launches: Sequence[KernelLaunch]) -> list[float]:
-    """Of each launch beyond what earlier ones take."""
-    intervals = _intervals(launches)
-    _, overlaps = gaps_and_overlaps(intervals)
-    return [end - start - over for (start, end), over in zip(intervals, overlaps, strict=True)]
-
-
 def _rows(
-    found: KernelPass,
-    homes: Sequence[Home],
-    layers: Sequence[ProfiledLayer],
-    graph: Graph,
-    peaks: DevicePeaks | None,
-) -> tuple[KernelRow, ...]:
+    found: KernelPass, layers: Sequence[ProfiledLayer], graph: Graph, peaks: DevicePeaks | None
+) -> tuple[tuple[KernelRow, ...], list[str]]:
+    """Medians of every launch over the runs, and notes on what is open of their layers."""
     launches = found.launches
     ms = [median(one.ms) for one in launches]
-    intervals = _intervals(launches)
+    starts = [median(one.start_ms) for one in launches]
+    intervals = [(start, start + own) for start, own in zip(starts, ms, strict=True)]
     gaps, overlaps = gaps_and_overlaps(intervals)
+    own_ms = [end - start - over for (start, end), over in zip(intervals, overlaps, strict=True)]
+    homes, open_ends = assign_layers(own_ms, [layer.ms or 0.0 for layer in layers]), list[str]()
+    if found.marked_runs:
+        homes, open_ends = assign_by_ranges(launches, found.marked_runs, layers, homes)
     traits = [_traits(one) for one in launches]
     served = [UNKNOWN] * len(launches)
     for home in {index for index, _ in homes if index >= 0}:
@@ -148,7 +133,7 @@ def _rows(
         KernelRow(
             **one.launch,
             family="weight copy" if served[index].copies_weights else traits[index].family,
-            start_ms=intervals[index][0],
+            start_ms=starts[index],
             ms=ms[index],
             gap_ms=gaps[index],
             overlap_ms=overlaps[index],
@@ -162,7 +147,7 @@ def _rows(
         )
         for index, one in enumerate(launches)
     )
-    return tuple(_with_rate(row, rows, graph, peaks) for row in rows)
+    return tuple(_with_rate(row, rows, graph, peaks) for row in rows), open_ends
 
 
 def _traits(launch: KernelLaunch) -> KernelTraits:
