@@ -341,29 +341,16 @@ def data_dependent_outputs(graph: onnx.GraphProto) -> dict[str, str]:
 
     Later nodes may make the size a fixed one again: an output of known shape is none of these.
     """
-    causes: dict[str, str] = {}
-    for node, decides, sized in _sized_nodes(graph):
-        if not sized:
-            continue
-        own = node.name or node.op_type
-        cause = own if decides else next((causes[name] for name in node.input if name in causes), own)
-        causes.update(dict.fromkeys(filter(None, node.output), cause))
-    return {value.name: causes[value.name] for value in graph.output if value.name in causes}
-
-
-def _sized_nodes(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, bool, bool]]:
-    """Each node, whether values decide its output's size, and whether that size depends on values at all."""
-    constants = {item.name for item in graph.initializer}
-    by_value = {value.name for value in graph.input} - constants
-    by_size: set[str] = set()
+    by_value = {value.name for value in graph.input} - {item.name for item in graph.initializer}
+    causes: dict[str, str] = {}  # of tensors whose sizes depend on values; the values of `by_value` do
     for node in graph.node:
         operands = SIZING_OPERANDS.get(node.op_type, ()) if node.domain in OWN_DOMAINS else ()
         decides = any(node.input[place] in by_value for place in operands if place < len(node.input))
         is_measure = node.op_type in ("Shape", "Size")  # its value is a size, and its size is fixed
-        inherits = not is_measure and any(name in by_size for name in node.input)
-        if decides or inherits:
-            by_size.update(filter(None, node.output))
-        sources = by_size if is_measure else by_value | by_size
-        if any(name in sources for name in node.input):
-            by_value.update(filter(None, node.output))
-        yield node, decides, decides or inherits
+        inherited = [causes[name] for name in node.input if name in causes]
+        outputs = list(filter(None, node.output))
+        if inherited or (not is_measure and not by_value.isdisjoint(node.input)):
+            by_value.update(outputs)
+        if decides or (inherited and not is_measure):
+            causes |= dict.fromkeys(outputs, (node.name or node.op_type) if decides else inherited[0])
+    return {value.name: causes[value.name] for value in graph.output if value.name in causes}

@@ -49,7 +49,7 @@ def _widen(part: Part, types: Mapping[str, int], taken: set[str]) -> None:
     wide: dict[str, str] = {}
     for old in part.node:
         node = deepcopy(old)
-        if any(True for _ in subgraphs_of(node)):  # what enters and leaves subgraphs is as they declare it
+        if any(subgraphs_of(node)):  # what enters and leaves subgraphs is as they declare it
             nodes.append(node)
             continue
         for index, name in enumerate(old.input):
