@@ -363,8 +363,7 @@ def _check_weights(model: ModelFile, plan: Plan) -> None:
 
 def copy_model(model: ModelFile) -> ModelFile:
     """A copy to write into; large weights are shared."""
-    proto = deepcopy(model.proto)
-    return replace(model, proto=proto)
+    return replace(model, proto=deepcopy(model.proto))
 
 
 def _with_open_scales(

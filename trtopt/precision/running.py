@@ -106,9 +106,13 @@ def quantizing_bytes(model: ModelFile) -> int:
     return _wide_bytes(model.proto) * (5 if is_low(model.proto) else 4)
 
 
-def opening_bytes(*models: ModelFile) -> int:
+def opening_bytes(model: ModelFile) -> int:
     """Bytes at most: 16-bit weights in FP32, and behind Q and DQ in the type of their scales before."""
-    return sum(map(_opening_bytes, models))
+    has_pairs = any(node.op_type == "DequantizeLinear" for node in model.proto.graph.node)
+    wide = _wide_bytes(model.proto)
+    if is_low(model.proto):
+        return wide * 3 // 2 if has_pairs else wide
+    return wide if has_pairs else 0
 
 
 @contextmanager
@@ -126,14 +130,6 @@ def passing(model: ModelFile) -> Iterator[ModelFile]:
         held = tempfile.TemporaryDirectory(dir=model.spool, ignore_cleanup_errors=True)
     with held as name:
         yield replace(model, spool=Path(name))
-
-
-def _opening_bytes(model: ModelFile) -> int:
-    has_pairs = any(node.op_type == "DequantizeLinear" for node in model.proto.graph.node)
-    wide = _wide_bytes(model.proto)
-    if is_low(model.proto):
-        return wide * 3 // 2 if has_pairs else wide
-    return wide if has_pairs else 0
 
 
 def _wide_bytes(model: onnx.ModelProto) -> int:

@@ -212,20 +212,20 @@ def smooth(model: ModelFile, places: Iterable[Place], factors: Mapping[str, Mapp
         for node, index in spot.folds:
             _replace(model, node, index, 1 / (factor[:, None] if _is_transposed(node) else factor))
         if spot.others:
-            whole = _multiplied(model, spot, "unsmoothed", factor)
+            whole = _unsmoothed(model, spot, factor)
             for use in spot.others:
                 use.node.input[use.index] = whole
     drop_unread(model.proto)
 
 
-def _multiplied(model: ModelFile, place: Place, suffix: str, factor: NDArray[Any]) -> str:
+def _unsmoothed(model: ModelFile, place: Place, factor: NDArray[Any]) -> str:
     """The place's tensor times `factor`, by a node behind the one that makes it."""
     graph = model.proto.graph
-    product = unused_name(f"{place.tensor}_{suffix}", names_in(graph))
+    product = unused_name(f"{place.tensor}_unsmoothed", names_in(graph))
     kind = onnx.helper.tensor_dtype_to_np_dtype(_entry(model, place.readers[0].node.input[1]).data_type)
     values = onnx.numpy_helper.from_array(factor.astype(kind), f"{product}_factor")
     graph.initializer.append(values)
-    name = f"{place.maker.name}_{suffix}"
+    name = f"{place.maker.name}_unsmoothed"
     position = next(index for index, node in enumerate(graph.node) if node.name == place.maker.name)
     graph.node.insert(
         position + 1, onnx.helper.make_node("Mul", [place.tensor, values.name], [product], name)

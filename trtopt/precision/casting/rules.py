@@ -150,40 +150,35 @@ def gelus_between_products(
     nodes = list(nodes)
     makers = {name: node for node in nodes for name in node.output if name}
     own = {node.name: node for node in nodes if node.op_type in _POINTWISE and node.name in candidates}
-    groups = DisjointNames(own)
-    for node in own.values():
-        groups.join(node.name, *(makers[name].name for name in node.input if _is_in(own, makers.get(name))))
+    inside, groups = _together(own)
     others = {
         groups.root(node.name)
         for node in own.values()
         for name in node.input
-        if name not in constants
-        and not _is_in(own, makers.get(name))
-        and not _is_quantized_product(name, makers)
+        if name not in constants and name not in inside and not _is_quantized_product(name, makers)
     }
     for reader in nodes:
         if reader.name not in own and reader.op_type != _QUANTIZE:
-            others |= {
-                groups.root(makers[name].name) for name in reader.input if _is_in(own, makers.get(name))
-            }
+            others |= {groups.root(inside[name]) for name in reader.input if name in inside}
     curved = {groups.root(node.name) for node in own.values() if node.op_type == "Erf"}
     return {name for name in own if groups.root(name) in curved - others}
 
 
 def rest_between_quantized(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     """The names of normalisations and GELUs, and of the sums and products that hang together with them."""
-    nodes = list(nodes)
     own = {node.name: node for node in nodes if node.op_type in (*_POINTWISE, *NORMS)}
-    makers = {name: node for node in nodes for name in node.output if name}
-    groups = DisjointNames(own)
-    for node in own.values():
-        groups.join(node.name, *(makers[name].name for name in node.input if _is_in(own, makers.get(name))))
+    _, groups = _together(own)
     meant = {groups.root(node.name) for node in own.values() if node.op_type in ("Erf", *NORMS)}
     return {name for name in own if groups.root(name) in meant}
 
 
-def _is_in(own: Collection[str], node: onnx.NodeProto | None) -> bool:
-    return node is not None and node.name in own
+def _together(own: Mapping[str, onnx.NodeProto]) -> tuple[dict[str, str], DisjointNames]:
+    """Which of these nodes makes a tensor, by name, and the sets of them that read one another."""
+    inside = {name: node.name for node in own.values() for name in node.output if name}
+    groups = DisjointNames(own)
+    for node in own.values():
+        groups.join(node.name, *(inside[name] for name in node.input if name in inside))
+    return inside, groups
 
 
 def _is_quantized_product(tensor: str, makers: dict[str, onnx.NodeProto]) -> bool:

@@ -74,7 +74,7 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
         _refuse_sizes(batch, sizes)
         _, other = _load(path)
-        check_temporary_room(opening_bytes(checker.model, other), listener.note)
+        check_temporary_room(opening_bytes(checker.model) + opening_bytes(other), listener.note)
         checker.take_inputs_of(recorded_in(other.proto))
         source = open_data(data) if data is not None else seeded_source(checker.model)
         listener.phase(path.name, "comparing with the reference")
