@@ -77,7 +77,6 @@ class _CapturedGraph:
         self._executable = executable
 
     def launcher(self, stream: Stream) -> Callable[[], None]:
-        """`cudaGraphLaunch`."""
         call, executable, handle = self._runtime.cudaGraphLaunch, self._executable, stream.handle
         success = self._runtime.cudaError_t.cudaSuccess
 

@@ -55,7 +55,6 @@ class CudaDevice(Device):
     is_synchronous = False
 
     def stream(self) -> Stream:
-        """A new non-blocking stream."""
         return self._streams(self)
 
     def event(self, *, blocking: bool = False, timed: bool = True) -> Event:

@@ -62,7 +62,6 @@ class OnnxRuntimeTarget(Target):
         self.backend, self.device, self._shares_cores = backend(), HostDevice(marks), shares_cores
 
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
-        """Open a model in memory."""
         if track is not None:
             raise needs_gpu("--memory")
         return OnnxRuntimeSession(open_session(engine, shares_cores=self._shares_cores), engine)
@@ -244,7 +243,6 @@ class OnnxRuntimeContext:
         self.output_growths = 0
 
     def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
-        """Use these buffers."""
         fixed = [one for one in self.bindings if not one.is_data_dependent]
         addresses = tuple([buffers[one.name].address for one in fixed])
         self._bound = self._known.get(addresses) or self._known.setdefault(addresses, [self._made(addresses)])
@@ -271,7 +269,6 @@ class OnnxRuntimeContext:
         self.launcher(stream)()
 
     def launcher(self, stream: Stream) -> Callable[[], None]:
-        """`run_with_iobinding`."""
         bound = self._bound
 
         def launch() -> None:

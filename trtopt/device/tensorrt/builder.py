@@ -119,7 +119,6 @@ class TensorRTBuilder(EngineBuilder):
         return device_memory_of(self.device) if self._library.target.needs_gpu_to_build else None
 
     def build(self, given: BuildInput, progress: ProgressSink, log: LogSink) -> BuiltEngine:
-        """Build one engine; see `device.api.EngineBuilder.build`."""
         errors: list[str] = []
         hits: list[int] = []
 

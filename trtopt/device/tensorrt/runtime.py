@@ -54,7 +54,6 @@ class TensorRTTarget(Target):
         return "; ".join(list(self._errors)[-2:]) or "it logged no error"
 
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
-        """Deserialise an engine that the caller has vouched for."""
         trt = self.library.trt
         self._errors.clear()
         load_plugins(self.library, self._logger, self._plugins)
@@ -228,7 +227,6 @@ class TensorRTContext:
                 )
 
     def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
-        """Use these buffers from the next enqueue on."""
         for binding in self.bindings:
             if binding.is_data_dependent:
                 continue
