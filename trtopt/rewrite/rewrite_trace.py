@@ -104,7 +104,7 @@ class RewriteTrace(Result, Record, frozen=True, kw_only=True):
 
 def summary(trace: RewriteTrace) -> list[str]:
     """The trace as lines of text: counts, what was declined most, what was undone, the check."""
-    rounds = "1 round" if trace.rounds == 1 else f"{trace.rounds} rounds"
+    rounds = counted(trace.rounds, "round")
     lines = [f"{trace.nodes_before} → {trace.nodes_after} nodes in {rounds}, {trace.seconds:.2f} s"]
     lines += [f"  {count:5d} x {name}" for name, count in trace.counts.items()]
     if trace.constants_lowered:
