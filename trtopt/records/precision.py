@@ -304,7 +304,7 @@ class KeptSet(Record, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
 
 
-class BisectReport(Result, ResultFile, frozen=True, kw_only=True, rename={"table_file": "table"}):
+class BisectReport(Result, ResultFile, frozen=True, kw_only=True):
     """The result of `trtopt bisect`."""
 
     schema: str = "trtopt.bisect/1"
@@ -312,7 +312,7 @@ class BisectReport(Result, ResultFile, frozen=True, kw_only=True, rename={"table
     model_sha256: str
     out: str | None
     """The written model, with `best` kept; None if none was requested or no set meets the bounds."""
-    table_file: str | None
+    table_file: str | None = msgspec.field(name="table")
     precision: str
     target: str
     backend: str
