@@ -135,15 +135,15 @@ def build(
     with listening() as listener:
         manifest = build_requested(replace(request, output=target), listener)
     receipts = receipts_of(target, manifest)
-    verdicts = [] if manifest.verdict is None else [manifest.verdict]
-    views = (
-        build_view(manifest, str(target)),
-        *(View("", list(receipt_blocks(one, name))) for name, one in receipts.items()),
-        *map(verdict_view, verdicts),
-    )
-    verdict_notes = [note for one in verdicts for note in one.notes]
-    notes = dict.fromkeys((*manifest.notes, *engine_notes(manifest), *verdict_notes))
-    view = View(views[0].title, [block for one in views for block in one.blocks], plain(notes))
+    built = build_view(manifest, str(target))
+    blocks = [*built.blocks]
+    for name, one in receipts.items():
+        blocks += receipt_blocks(one, name)
+    notes = [*manifest.notes, *engine_notes(manifest)]
+    if manifest.verdict is not None:
+        blocks += verdict_view(manifest.verdict).blocks
+        notes += manifest.verdict.notes
+    view = View(built.title, blocks, plain(dict.fromkeys(notes)))
     show_result(json, manifest, view)
     if not allow_fallback:
         was_measured = manifest.verdict is not None and not strict
