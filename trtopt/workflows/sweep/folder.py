@@ -241,7 +241,6 @@ def memory_of(memory: MemoryPass) -> PointMemory:
 
 _PREPARED = "prepared.json"
 """A manifest without engines, beside a model that is ready to be built."""
-_UNTYPED = (None, "fp32")
 
 
 @dataclass(frozen=True)
@@ -275,7 +274,7 @@ class Swept:
 
     def calib_for(self, precision: str | None) -> str | None:
         """The data that a precision asks for: several precisions share the option."""
-        return None if precision in _UNTYPED else self.recipe.calib
+        return None if precision in (None, "fp32") else self.recipe.calib
 
 
 class Builds:
@@ -359,8 +358,7 @@ class Builds:
     def _manifest(self, setting: SweepSetting) -> Manifest:
         """That of the setting's folder; one without engines where none is built yet."""
         folder = self._folder(setting)
-        has_engines = (folder / MANIFEST).exists()
-        if has_engines:
+        if (folder / MANIFEST).exists():
             return read_manifest(folder)
         prepared = self._graph_folder(setting.precision)
         with reading_as("a prepared model", prepared / _PREPARED, f"remove {prepared}"):
@@ -387,23 +385,20 @@ class Builds:
             return folder
         if precision in self._refused:
             raise self._refused[precision]
+        swept, listener = self._swept, self._listener
+        backend, calib = swept.builder.backend, swept.calib_for(precision)
+        recipe = msgspec.structs.replace(swept.recipe, precision=precision, calib=calib)
         try:
             with folder_in_progress(folder) as work:
-                write_atomically(work / _PREPARED, to_json(self._prepare(work, precision)))
+                kept = keep_model(swept.onnx, work, swept.recipe, backend, listener)
+                made = prepare_graph(kept, recipe, backend)
+                listener.notes(made.notes[len(kept.notes) :])
+                prepared = msgspec.structs.replace(made.manifest(), files=hashes_of(work))
+                write_atomically(work / _PREPARED, to_json(prepared))
         except TrtoptError as error:
             self._refused[precision] = error
             raise
         return folder
-
-    def _prepare(self, folder: Path, precision: str | None) -> Manifest:
-        swept, listener = self._swept, self._listener
-        backend = swept.builder.backend
-        kept = keep_model(swept.onnx, folder, swept.recipe, backend, listener)
-        calib = swept.calib_for(precision)
-        recipe = msgspec.structs.replace(swept.recipe, precision=precision, calib=calib)
-        made = prepare_graph(kept, recipe, backend)
-        listener.notes(made.notes[len(kept.notes) :])
-        return msgspec.structs.replace(made.manifest(), files=hashes_of(folder))
 
 
 def _name(precision: str | None) -> str:
