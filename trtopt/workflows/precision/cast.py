@@ -85,7 +85,7 @@ def cast(
         seen = (
             _observe(model, wide, original.proto, data, spool, compare=request.compare)
             if request.run
-            else _Seen("none", 0, None, None)
+            else _Seen()
         )
 
         def try_options(options: CastOptions, folder: Path) -> _Cast:
@@ -115,7 +115,11 @@ def cast(
             kept=made.decision.kept,
             untouched=made.decision.untouched,
             casts=_casts(made.model) - _casts(model),
-            vanishing=_vanishing(made.decision),
+            vanishing=tuple(
+                VanishingWeight(weight=name, values=fit.vanishing, of=fit.nonzero)
+                for name, fit in made.decision.fits.items()
+                if fit.vanishing
+            ),
             data=seen.data,
             data_is_random=data is None,
             samples=seen.samples,
@@ -217,14 +221,6 @@ def _data_remedy(data: str | Path | None) -> Iterator[None]:
         ) from None
 
 
-def _vanishing(decision: CastDecision) -> tuple[VanishingWeight, ...]:
-    return tuple(
-        VanishingWeight(weight=name, values=fit.vanishing, of=fit.nonzero)
-        for name, fit in decision.fits.items()
-        if fit.vanishing
-    )
-
-
 def _alarms(decision: CastDecision, precision: str) -> tuple[str, ...]:
     """The alarm where 16 bits were requested and no node got them."""
     if decision.places:
@@ -252,15 +248,12 @@ def _notes(decision: CastDecision, *, was_low: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Results of a run over the data: ranges, and the outputs that other models are compared with.
+    """Results of a run over the data, if there was one: ranges, and the outputs to compare with, if any."""
 
-    Both are None where the model could not be run, the outputs also where nothing is to be compared.
-    """
-
-    data: str
-    samples: int
-    ranges: Mapping[str, float] | None
-    reference: Reference | None
+    data: str = "none"
+    samples: int = 0
+    ranges: Mapping[str, float] | None = None
+    reference: Reference | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -302,7 +295,7 @@ def _observe(
         return on_seeded(original, lambda feeds: on(source_of(feeds)))
     except OperatorMissing as error:
         note = f"operators and weights alone decided, and nothing was compared: {error.problem}"
-        return _Seen("none", 0, None, None, (note,))
+        return _Seen(notes=(note,))
 
 
 def _casts(model: ModelFile) -> int:
