@@ -88,10 +88,8 @@ def comparison_notes(outcome: Outcome) -> list[Note]:
     """Why verdicts are open, what was found at which batch size, and the notes of the comparison."""
     if not isinstance(outcome, Comparisons):
         return plain(outcome.notes)
-    notes, common = [], []
-    if outcome.not_shown:
-        text = f"not shown to be within {outcome.limit:.1%} of A"
-        notes += [Note(Severity.FAILURE, text, row.batch, outcome.again) for row in outcome.not_shown]
+    text, common = f"not shown to be within {outcome.limit:.1%} of A", []
+    notes = [Note(Severity.FAILURE, text, row.batch, outcome.again) for row in outcome.not_shown]
     for row in outcome.rows:
         comparison = row.comparison
         for reason in comparison.reasons:

@@ -296,8 +296,7 @@ def _ran_on_stand_in(collected: Collected) -> bool:
 def _facts(collected: Collected) -> list[str]:
     """Device, backend and date of the figures; of the build where there are none."""
     reports = list(collected.reports.values())
-    environments = (report.environment for report in reports)
-    lines = [f"{one.device.name}, {one.backend}" for one in environments]
+    lines = [f"{one.environment.device.name}, {one.environment.backend}" for one in reports]
     manifest = collected.manifest
     if manifest is not None and (not lines or _ran_on_stand_in(collected)):
         engine = manifest.engines[0]
@@ -527,7 +526,7 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
 def _figures(report: SweepReport, choices: Choices) -> Iterator[Figure]:
     """The knee of the front at a set of lengths."""
     chosen = choices.knee
-    cost = next(ms for one, ms in zip(choices.points, choices.costs_ms, strict=True) if one.key == chosen.key)
+    cost = choices.costs_ms[choices.points.index(chosen)]
     why = "the knee: the highest throughput for its latency"
     yield Figure(f"deploy{at_lengths(choices.axes)}", chosen.label, why)
     yield Figure(latency_name(report), f"{cost:.3f}", unit="ms")
