@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal
@@ -120,7 +120,15 @@ def page_of(shown: Page, library: str, made: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["kind"] = lambda block: type(block).__name__
+    data: dict[str, list[Any]] = {"tables": [], "charts": []}
+
+    def placed(block: Table | Chart) -> int:
+        """Where the page's script finds it."""
+        kind, of_block = ("tables", _table(block)) if isinstance(block, Table) else ("charts", block.spec)
+        data[kind].append(printable(of_block))
+        return len(data[kind]) - 1
+
+    environment.filters |= {"kind": lambda block: type(block).__name__, "placed": placed}
     scripts = [_closed(library), _asset("page.js")]
     return environment.get_template("page.html.jinja").render(
         page=shown,
@@ -129,7 +137,7 @@ def page_of(shown: Page, library: str, made: str) -> str:
         scripts=scripts,
         policy=_policy(scripts),
         newline=Markup("\n"),
-        data=_embedded(shown),
+        data=lambda: _embedded(data),  # called last
     )
 
 
@@ -156,16 +164,10 @@ def _policy(scripts: Sequence[str]) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-eval' {hashes}"
 
 
-def _embedded(shown: Page) -> str:
-    """Tables and charts by the place of their block, as JSON without characters special to HTML."""
-    blocks: dict[str, dict[str, Any]] = {"tables": {}, "charts": {}}
-    for place, block in _placed(shown):
-        if isinstance(block, Table):
-            blocks["tables"][place] = printable(_table(block))
-        elif isinstance(block, Chart):
-            blocks["charts"][place] = printable(block.spec)
+def _embedded(data: dict[str, list[Any]]) -> str:
+    """As JSON without characters special to HTML."""
     try:
-        text = json.dumps(blocks, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     except ValueError:
         raise ArtifactError(
             "the files hold numbers that a page cannot show", "measure again: these files were edited"
@@ -194,15 +196,6 @@ def _table(block: Table) -> dict[str, Any]:
         "details": block.details,
         "sorted_by": names.index(block.sorted_by) if block.sorted_by in names else None,
     }
-
-
-def _placed(shown: Page) -> Iterator[tuple[str, Block]]:
-    """Every block with its place, which the template counts in the same way."""
-    groups: dict[str, Sequence[Block]] = {"answer-0": shown.answer, "charts-0": shown.charts}
-    for section in shown.sections:
-        groups |= {f"{section.id}-{n}": blocks for n, blocks in enumerate(section.panels.values())}
-    for group, blocks in groups.items():
-        yield from ((f"{group}-{number}", block) for number, block in enumerate(blocks))
 
 
 def printable(value: Any) -> Any:

@@ -71,9 +71,7 @@ class Read(HTMLParser):
 
     def table(self, title: str) -> dict[str, Any]:
         """The first whose title begins so."""
-        found: dict[str, Any] = next(
-            one for one in self.data["tables"].values() if one["title"].startswith(title)
-        )
+        found: dict[str, Any] = next(one for one in self.data["tables"] if one["title"].startswith(title))
         return found
 
 

@@ -27,7 +27,7 @@ def test_the_page_draws_a_curve_of_each_figure_over_the_batch_size() -> None:
     charts = embedded(REPORT)["charts"]
     fields = {
         chart["encoding"]["y"]["field"]: tuple(row["batch"] for row in chart["data"]["values"])
-        for chart in charts.values()
+        for chart in charts
         if "encoding" in chart
     }
     assert fields == dict.fromkeys(("p50_ms", "p99_ms", "samples_per_s", "samples_per_joule"), (1, 2, 8, 16))
@@ -35,14 +35,14 @@ def test_the_page_draws_a_curve_of_each_figure_over_the_batch_size() -> None:
 
 def test_figures_that_no_one_tells_have_no_curve() -> None:
     charts = embedded(report_of(point(1, 1.0, 100.0), point(2, 1.0, 120.0)))["charts"]
-    curves = [chart for chart in charts.values() if "encoding" in chart]
+    curves = [chart for chart in charts if "encoding" in chart]
     assert {chart["encoding"]["y"]["field"] for chart in curves} == {"p50_ms", "p99_ms", "samples_per_s"}
 
 
 def test_the_page_shows_which_points_are_on_the_front() -> None:
     beaten = point(4, 3.0, 150.0)
     charts = embedded(report_of(*REPORT.points, beaten))["charts"]
-    rows = charts["charts-0-0"]["data"]["values"]
+    rows = charts[0]["data"]["values"]
     assert {row["point"]: row["what"] for row in rows} == {
         "fp16 batch1": "on the front",
         "fp16 batch2": "knee",
@@ -89,11 +89,12 @@ def test_what_the_sweep_noted_is_on_its_page() -> None:
 
 def test_one_batch_size_is_a_number_and_no_curve() -> None:
     charts = embedded(report_of(point(8, 1.0, 100.0)))["charts"]
-    assert [chart for chart in charts.values() if "encoding" in chart] == []
+    assert [chart for chart in charts if "encoding" in chart] == []
 
 
 def test_a_point_that_is_not_trustworthy_has_the_mark_that_its_warning_names() -> None:
-    rows = embedded(REPORT)["tables"]["fast-0-1"]["rows"]
+    tables = embedded(REPORT)["tables"]
+    rows = next(one["rows"] for one in tables if one["title"].startswith(f"{REPORT.model}:"))
     assert {row[0]: row[1] for row in rows}["fp16 batch16"] == "!"
 
 
