@@ -196,9 +196,7 @@ def refuse(given: Sequence[Given]) -> None:
         )
 
 
-def last_of_each(
-    given: Sequence[Given], repeated: frozenset[str] = frozenset()
-) -> tuple[list[Given], list[str]]:
+def last_of_each(given: Sequence[Given], repeated: frozenset[str]) -> tuple[list[Given], list[str]]:
     """The options that count, of several the last but for those in `repeated`; and notes on the others."""
     last = {one.name: one for one in given}
     kept = [one for one in given if one.name in repeated or one is last[one.name]]
