@@ -73,7 +73,6 @@ def corrected(error: click.UsageError) -> click.UsageError:
     words: list[str] = [] if context is None else context.meta.get(WORDS, [])
     if context is None or not words:
         return error
-    is_unknown = isinstance(error, click.NoSuchOption)
     is_of_a_value = (
         isinstance(error, click.BadParameter)
         and not isinstance(error, click.MissingParameter)
@@ -97,7 +96,7 @@ def corrected(error: click.UsageError) -> click.UsageError:
             break
     if not lines and reason is None:
         return error
-    problem = error.message if is_unknown else error.format_message()
+    problem = error.message if name else error.format_message()
     return click.UsageError("\n".join(filter(None, (problem, reason, *map(_write, lines)))), context)
 
 

@@ -211,11 +211,9 @@ def check_alarms(alarms: Sequence[str], *, strict: bool) -> None:
 
 # ── the log, an option of every command ───────────────────────────────────────────────────────────────────
 
-VERBOSITY = "trtopt.verbosity"
-"""The key in a context's `meta`."""
+VERBOSITY, LOG_FILE = "trtopt.verbosity", "trtopt.log_file"
+"""Keys in a context's `meta`."""
 QUIET = -1
-LOG_FILE = "trtopt.log_file"
-"""The key in a context's `meta`."""
 _LOG_BEGINS = b'{"time":"'
 
 
