@@ -113,22 +113,20 @@ def _cache_use(engine: EngineArtifact) -> str:
 # ── later looks at a folder ─────────────────────────────────────────────────────────────────────────────
 
 
+_STATES = {"missing": "missing", "changed": "changed", "extra": "not of this build"}
+"""What a file may be, by the field that names those files."""
+
+
 @view_of.register
 def folder_view(check: FolderCheck) -> View:
     """Whether files changed since the build, a row each for those that did."""
-    rows: list[Row] = [
-        {"file": name, "state": state}
-        for state in ("missing", "changed", "extra")
-        for name in getattr(check, state)
-    ]
+    rows: list[Row] = [{"file": name, "state": state} for state in _STATES for name in getattr(check, state)]
     return View("", [Lines(check_lines("the folder", check))], rows=rows)
 
 
 def check_lines(folder: str, check: FolderCheck) -> list[str]:
     """A summary, and a line for every file that changed since the build."""
-    lines = [f"missing: {name}" for name in check.missing]
-    lines += [f"changed: {name}" for name in check.changed]
-    lines += [f"not of this build: {name}" for name in check.extra]
+    lines = [f"{said}: {name}" for state, said in _STATES.items() for name in getattr(check, state)]
     bad = len(check.missing) + len(check.changed)
     whole = f"{check.checked - bad} of {check.checked}" if bad else f"all {check.checked}"
     return [f"{folder}: {whole} files are unchanged since the build", *lines]

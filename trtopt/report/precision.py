@@ -200,7 +200,6 @@ def quantize_view(report: QuantizeReport) -> View:
 
 
 def _why_not_the_best(report: QuantizeReport) -> str:
-    """Why the method with the best score is not the one that is used."""
     best = report.scores[0]
     if report.method in (None, best.method):
         return ""

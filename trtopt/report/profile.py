@@ -183,7 +183,6 @@ def kernel_blocks(batch: int, kernels: KernelReport) -> list[Block]:
 
 
 def _kernel_groups(kernels: KernelReport) -> Iterator[Table]:
-    """Time by ONNX node and by kernel."""
     for title, what, groups in (
         ("by ONNX node, the same nodes of repeated blocks together", "ONNX nodes", kernels.by_block),
         ("by kernel", "kernel", kernels.by_name),
@@ -203,7 +202,6 @@ def _kernel_groups(kernels: KernelReport) -> Iterator[Table]:
 
 
 def _kernels_table(kernels: KernelReport) -> Table:
-    """Every launch, in the order in which they ran."""
     columns: list[Column[KernelRow]] = [
         Column("kernel", lambda row: row.name),
         Column("ms", lambda row: row.ms, ".4f"),  # a phone shows the first three

@@ -154,7 +154,6 @@ def deployment_of(collected: Collected) -> Deployment | None:
 
 
 def _points(collected: Collected) -> Iterator[tuple[str, BenchPoint, Trust]]:
-    """Every point of every result file."""
     for file, report in collected.results.items():
         for point in report.points:
             yield file, point, trust_of(point, on_host=is_on_host(report))
