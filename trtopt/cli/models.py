@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -153,16 +153,15 @@ def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> 
         raise click.exceptions.Exit(NOT_MET)
 
 
+def _explain_option(text: str) -> Callable[[Callable[..., Any]], Any]:
+    return click.option("--explain", metavar="NODE", shell_complete=node_names, help=text)
+
+
 @command(
     "models.RewriteRequest", optional=("model", "output"), synonyms=("fuse", "simplify", "slim", "surgeon")
 )
 @click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and exit.")
-@click.option(
-    "--explain",
-    metavar="NODE",
-    shell_complete=node_names,
-    help="Show what was done or declined at this node, and why.",
-)
+@_explain_option("Show what was done or declined at this node, and why.")
 @json_option("trtopt.rewrite", "the trace")
 def rewrite(
     request: RewriteRequest | None, listing: bool, explain: str | None, json: JsonOutput | None
@@ -224,12 +223,7 @@ def diff(request: DiffRequest, json: JsonOutput | None) -> None:
 
 
 @command("models.CastRequest", synonyms=("autocast", "fp16", "half"), more_precisions="quantize")
-@click.option(
-    "--explain",
-    metavar="NODE",
-    shell_complete=node_names,
-    help="Explain why this node became 16-bit or stayed FP32.",
-)
+@_explain_option("Explain why this node became 16-bit or stayed FP32.")
 @strict_option
 @json_option("trtopt.cast")
 def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
@@ -253,9 +247,7 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
     more_precisions="cast",
     exceptions=("--exclude",),
 )
-@click.option(
-    "--explain", metavar="NODE", shell_complete=node_names, help="Explain the decision on this node."
-)
+@_explain_option("Explain the decision on this node.")
 @strict_option
 @json_option("trtopt.quantization")
 def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
