@@ -145,33 +145,28 @@ class CuptiRecorder:
 
     def _record(self, one: Any) -> KernelActivity | None:
         kinds = self._cupti.ActivityKind
-        kernels = (int(kinds.CONCURRENT_KERNEL), int(kinds.KERNEL))
-        if one.kind in kernels:
-            return KernelActivity(
-                kind="kernel",
-                name=demangle(one.name),
-                start_ns=int(one.start),
-                end_ns=int(one.end),
-                correlation_id=int(one.correlation_id),
-                stream=int(one.stream_id),
-                graph_node=int(one.graph_node_id),
-                grid=(int(one.grid_x), int(one.grid_y), int(one.grid_z)),
-                block=(int(one.block_x), int(one.block_y), int(one.block_z)),
-                registers=int(one.registers_per_thread),
-                shared_bytes=int(one.static_shared_memory) + int(one.dynamic_shared_memory),
-            )
-        if one.kind not in (int(kinds.MEMCPY), int(kinds.MEMSET)):
-            return None
+        is_kernel = one.kind in (int(kinds.CONCURRENT_KERNEL), int(kinds.KERNEL))
         is_copy = one.kind == int(kinds.MEMCPY)
-        return KernelActivity(
-            kind="copy" if is_copy else "memset",
-            name=self._cupti.ActivityMemcpyKind(one.copy_kind).name if is_copy else "memset",
+        if not is_kernel and not is_copy and one.kind != int(kinds.MEMSET):
+            return None
+        other = self._cupti.ActivityMemcpyKind(one.copy_kind).name if is_copy else "memset"
+        found = KernelActivity(
+            kind="kernel" if is_kernel else "copy" if is_copy else "memset",
+            name=demangle(one.name) if is_kernel else other,
             start_ns=int(one.start),
             end_ns=int(one.end),
             correlation_id=int(one.correlation_id),
             stream=int(one.stream_id),
             graph_node=int(one.graph_node_id),
-            nbytes=int(one.bytes),
+        )
+        if not is_kernel:
+            return msgspec.structs.replace(found, nbytes=int(one.bytes))
+        return msgspec.structs.replace(
+            found,
+            grid=(int(one.grid_x), int(one.grid_y), int(one.grid_z)),
+            block=(int(one.block_x), int(one.block_y), int(one.block_z)),
+            registers=int(one.registers_per_thread),
+            shared_bytes=int(one.static_shared_memory) + int(one.dynamic_shared_memory),
         )
 
     def record(self, work: Callable[[], None]) -> TracedRun:
