@@ -224,14 +224,6 @@ def inline_and_name(model: onnx.ModelProto) -> onnx.ModelProto:
     return inlined
 
 
-def _refuse_functions_left(model: onnx.ModelProto) -> None:
-    if model.functions:
-        raise UnsupportedOpError(
-            f"function {model.functions[0].name!r} cannot be inlined: it is of another opset than the model",
-            "export the model again with one opset, or use it without rewriting",
-        )
-
-
 def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     """A sound copy of the model, its functions inlined, and how many Constant nodes became initializers."""
     copy, lowered = normalise(model)
@@ -246,9 +238,12 @@ def normalise(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     if not opset_of(copy):
         raise InvalidModelError("the model names no version of the standard operators", EXPORT_AGAIN)
     copy = inline_functions(copy)
-    _refuse_functions_left(copy)
+    if copy.functions:
+        raise UnsupportedOpError(
+            f"function {copy.functions[0].name!r} cannot be inlined: it is of another opset than the model",
+            "export the model again with one opset, or use it without rewriting",
+        )
     name_apart(copy.graph)
     sort_nodes(copy.graph)
     check(copy)
-    lowered = lower_constants(copy.graph)
-    return copy, lowered
+    return copy, lower_constants(copy.graph)
