@@ -67,7 +67,6 @@ class QuantizedModel:
     model: ModelFile
     plan: Plan
     table: CalibrationTable | None
-    scales: Scales
     fp32: tuple[KeptNode, ...] = ()
     notes: list[str] = field(default_factory=list)
 
@@ -122,15 +121,13 @@ def write_pairs(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
         found, added = _round_weights(model, plan, job)
         scales, notes = replace(scales, weights=found), notes + added
     write(model, plan, scales, job.qdq)
-    return QuantizedModel(model, plan, table, scales, notes=notes)
+    return QuantizedModel(model, plan, table, notes=notes)
 
 
 def _check_existing(existing: Existing, job: QuantizationJob) -> None:
     """Refuse what makes no sense with a model that is quantised already."""
-    if not existing:
-        return
     has, wanted = str(existing.precision).upper(), job.precision.upper()
-    if has != wanted:
+    if existing and has != wanted:
         raise UsageError(
             f"the model carries {has} Q/DQ already, and {wanted} is requested",
             f"give --precision {has.lower()} to keep and complete them, or quantise the float model",
