@@ -11,7 +11,8 @@ from tests.support import schemas
 from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
 from trtopt.peers import polygraphy, trtexec
 from trtopt.peers.options import PeerOption
-from trtopt.rewrite.rules import RULES, evidence_of, use_of
+from trtopt.rewrite.rule import Rule
+from trtopt.rewrite.rules import RULES, use_of
 from trtopt.targets import target_names
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ def rules_table() -> str:
         "|---|---|---|---|---|---|",
     ]
     for rule in RULES:
-        known = "; ".join(evidence_of(rule)) or "none"
+        known = "; ".join(_evidence_of(rule)) or "none"
         enables = rule.enables or "cleaning only"
         uses: dict[str, list[str]] = {}
         for target in target_names():
@@ -34,6 +35,17 @@ def rules_table() -> str:
         cells = (f"`{rule.name}`", rule.what, rule.exactness, applied, enables, known)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
+
+
+def _evidence_of(rule: Rule) -> list[str]:
+    """What is known of a rule, a line a finding, findings of all targets once."""
+    found: dict[str, list[str]] = {}
+    for target in target_names():
+        for one in rule.known(target):
+            where = "in quantising: " if one.kind == "stage" else ""
+            found.setdefault(f"{where}{one.shows}", []).append(target)
+    every = list(target_names())
+    return [text if told == every else f"{', '.join(told)}: {text}" for text, told in found.items()]
 
 
 def contracts_table() -> str:

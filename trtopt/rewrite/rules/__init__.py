@@ -51,17 +51,6 @@ _USES = (
 )
 
 
-def evidence_of(rule: Rule) -> list[str]:
-    """What is known of a rule, a line a finding, findings of all targets once."""
-    found: dict[str, list[str]] = {}
-    for target in target_names():
-        for one in rule.known(target):
-            where = "in quantising: " if one.kind == "stage" else ""
-            found.setdefault(f"{where}{one.shows}", []).append(target)
-    every = list(target_names())
-    return [text if told == every else f"{', '.join(told)}: {text}" for text, told in found.items()]
-
-
 def use_of(rule: Rule, target: str) -> str:
     """What applies a rule: builds, those that quantise, a rewrite that cleans, or nothing unasked."""
     if rule.is_built_in(target):

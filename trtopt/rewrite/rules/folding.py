@@ -121,7 +121,7 @@ def fold_constants(scope: Scope) -> Iterator[Match]:
     a weight from them. Shapes are folded by `fold-shapes`, what is fed by a large weight by `fold-weights`.
     """
     front = [*_constant_nodes(scope, _foldable).values()]
-    while unwritable := _unwritable_ends(scope, front):
+    while unwritable := {id(out.inputs[0]) for out in _ends(front) if not is_stored(scope, out)}:
         front = [node for node in front if id(node) not in unwritable]
     large = [node for node in front if result_bytes(scope, node) > SIZE_CAP]
     if len(front) > len(large):
@@ -129,15 +129,10 @@ def fold_constants(scope: Scope) -> Iterator[Match]:
         yield Match(first, partial(_evaluate, scope, front))
 
 
-def _unwritable_ends(scope: Scope, front: Sequence[Any]) -> set[int]:
-    """Nodes whose results others read, in a type that no constant can be written in."""
-    inside = {id(node) for node in front}
-    return {
-        id(node)
-        for node in front
-        for out in node.outputs
-        if not is_stored(scope, out) and not (out.outputs and all(id(user) in inside for user in out.outputs))
-    }
+def _ends(nodes: Sequence[Any]) -> list[Any]:
+    """The results of nodes that not only these nodes read."""
+    inside, made = {id(node) for node in nodes}, (out for node in nodes for out in node.outputs)
+    return [out for out in made if not out.outputs or any(id(user) not in inside for user in out.outputs)]
 
 
 def result_bytes(scope: Scope, node: Any) -> int:
@@ -152,11 +147,8 @@ def _bytes(scope: Scope, tensor: Any) -> int:
 
 def _evaluate(scope: Scope, nodes: Sequence[Any]) -> None:
     made = {out.name: out for node in nodes for out in node.outputs if not out.is_empty()}
-    inside = {id(node) for node in nodes}
-    ends = [
-        out for out in made.values() if not out.outputs or any(id(user) not in inside for user in out.outputs)
-    ]
-    found = _evaluate_ends(scope, nodes, [out for out in ends if _bytes(scope, out) <= SIZE_CAP])
+    ends = [out for out in _ends(nodes) if not out.is_empty() and _bytes(scope, out) <= SIZE_CAP]
+    found = _evaluate_ends(scope, nodes, ends)
     values = {name: value for name, value in found.items() if value.nbytes <= SIZE_CAP}
     for name, value in values.items():
         if value.dtype.kind in _STORED:
