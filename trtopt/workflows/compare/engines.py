@@ -87,10 +87,14 @@ def compare_engines(
     notes: list[str] = []
     graphs = [built_graphs(path, request) for path in paths] if request.upgrade else []
     with ExitStack() as resources:
-        found = [_side_of(path, request, notes, listener, resources) for path in paths]
-        sides = [side for side, _ in found]
+        sides, works, batch = list[_Build](), list[Work](), batch_sizes(request.batch)
+        for path in paths:
+            wanted = resolve_engines(path, batch, request.backend, notes, listener, request.trust)
+            found = resources.enter_context(wanted)
+            sides.append(_by_size(found, request))
+            works.append(work_of(found.source_sha256, sides[-1]))
         sizes = paired_sizes(sides[0], sides[-1])
-        notes += require_alike(unlike_work(found[0][1], found[-1][1]), force=request.force)
+        notes += require_alike(unlike_work(works[0], works[-1]), force=request.force)
         heats, rounds = list[InterleaveJob](), short_turns(setting.duration)
         for size in sizes:
             if len(sides) == 2:
@@ -156,17 +160,6 @@ def _keep_spread(runs: Sequence[InterleavedRun]) -> list[str]:
             medians.setdefault(run.batch, []).append(ms_by_load(found.turns[0], found.loads))
     known = run_spread([*medians.values()])
     return [] if known is None else [keep_run_spread(runs[0].environment.device, *known)]
-
-
-def _side_of(
-    path: Path, request: CompareRequest, notes: list[str], listener: Listener, resources: ExitStack
-) -> tuple[_Build, Work]:
-    wanted = resolve_engines(
-        path, batch_sizes(request.batch), request.backend, notes, listener, request.trust
-    )
-    found = resources.enter_context(wanted)
-    side = _by_size(found, request)
-    return side, work_of(found.source_sha256, side)
 
 
 def _by_size(found: ResolvedEngines, request: CompareRequest) -> _Build:
