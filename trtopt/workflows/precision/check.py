@@ -61,18 +61,22 @@ Arrays = dict[str, Array]
 def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
     """Compare an ONNX file, or engines, with the model `against` on ONNX Runtime; see `trtopt.check`."""
     path, against, data = Path(request.path), Path(request.against), request.data
-    batch, bounds = batch_sizes(request.batch), request.bounds
-    sizes = request.sizes
+    batch, sizes = batch_sizes(request.batch), request.sizes
     if data is not None and sizes.given:
         raise UsageError("--shape and --axis: samples have shapes of their own", "omit them, or --data")
     task = Task(request.task) if request.task is not None else None
     if task is not None and data is None and not sizes.given:
         data = task.data
-    checker = Checker(against, task, bounds)
+    checker = Checker(against, task, request.bounds)
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
-        _refuse_sizes(batch, sizes)
+        if batch or sizes.given:
+            flag = "--batch" if batch else "--shape and --axis"
+            raise UsageError(
+                f"{flag}: an ONNX file runs on the samples in their own shapes",
+                "give samples of those with --data",
+            )
         _, other = _load(path)
         check_temporary_room(opening_bytes(checker.model) + opening_bytes(other), listener.note)
         checker.take_inputs_of(recorded_in(other.proto))
@@ -114,15 +118,6 @@ def _load(path: Path) -> tuple[OnnxArtifact, ModelFile]:
     """An ONNX file judged, and made walkable, its weights left on disk."""
     artifact, model = read_onnx(path), model_file.load(path)
     return artifact, replace(model, proto=prepare.prepare(model.proto)[0])
-
-
-def _refuse_sizes(batch: Sequence[int] | None, sizes: Recipe) -> None:
-    if batch or sizes.given:
-        flag = "--batch" if batch else "--shape and --axis"
-        raise UsageError(
-            f"{flag}: an ONNX file runs on the samples in their own shapes",
-            "give samples of those with --data",
-        )
 
 
 class Checker:
