@@ -12,7 +12,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -116,7 +116,8 @@ def reduce(request: ReduceRequest, listener: Listener = SILENT) -> ReduceReport:
     read = [one for one in (request.data, request.profile) if one is not None] + _files_of(request.condition)
     options = (request.condition, request.bounds.given, request.timeout)
     terms = repr((__version__, backend, artifact.sha256, [*map(fingerprint_of, read)], options))
-    with scratch_folder() as scratch, lock(journal), closing(Journal(journal, terms)) as done:
+    with scratch_folder() as scratch, lock(journal), journal.open("a+b") as file:
+        done = Journal(file, terms)
         listener.phase(source.name, "recording the values of its tensors")
         values, notes = _record(model, request.data, scratch)
         trials = Trials(model, values, judge, scratch, done, request, listener)
@@ -268,9 +269,8 @@ class Journal:
     Steps of other models, conditions or options are there under other keys.
     """
 
-    def __init__(self, path: Path, terms: str) -> None:
-        self._terms = terms
-        self._file = path.open("a+b")
+    def __init__(self, file: IO[bytes], terms: str) -> None:
+        self._file, self._terms = file, terms
         self._file.seek(0)
         header, *lines = self._file.read().splitlines(keepends=True) or [b""]  # JOURNAL, or new
         self.found: dict[str, tuple[Symptom, ...]] = {}
@@ -294,10 +294,6 @@ class Journal:
         """Note what a step found, on the disk."""
         self.found[key] = symptoms
         self._write(to_json(Step(key=key, symptoms=symptoms), indent=None))
-
-    def close(self) -> None:
-        """Close the file, which stays."""
-        self._file.close()
 
     def _write(self, text: bytes) -> None:
         self._file.write(text)
