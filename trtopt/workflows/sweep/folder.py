@@ -256,11 +256,6 @@ class Swept:
     terms: SweepTerms
 
     @property
-    def source(self) -> Path:
-        """Where the model lies."""
-        return Path(self.onnx.path)
-
-    @property
     def recipe(self) -> Recipe:
         """The recipe that all points share."""
         return self.request.recipe

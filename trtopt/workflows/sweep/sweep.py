@@ -142,7 +142,7 @@ def check_sweep(
 
 def run_checked(swept: Swept, listener: Listener) -> SweepReport:
     """Build and measure what is not there yet."""
-    with sweep_in_progress(swept.folder, swept.source.name, swept.terms) as report:
+    with sweep_in_progress(swept.folder, Path(swept.onnx.path).name, swept.terms) as report:
         run = _Run(swept, report, listener)
         run.all()
         return run.report
@@ -297,21 +297,21 @@ def sweep_models(models: Sequence[Path], request: SweepRequest, listener: Listen
     graphs = {model: read_onnx(model) for model in models}
     outcomes: Outcomes = {}
     with executor_for(list(graphs.values()), request, listener) as (builder, executor):
-        sweeps: list[Swept] = []
+        sweeps: dict[Path, Swept] = {}
         for model, onnx in graphs.items():
             folder = Path(request.output or "") / f"{model.stem}.sweep"
             try:
-                sweeps.append(check_sweep(onnx, folder, request, builder, executor))
+                sweeps[model] = check_sweep(onnx, folder, request, builder, executor)
             except TrtoptError as error:
                 raise type(error)(f"{model}: {error.problem}", error.remedy) from None
-        for one in sweeps:
-            listener.note(f"sweeping {one.source}")
+        for model, swept in sweeps.items():
+            listener.note(f"sweeping {model}")
             try:
-                outcomes[one.source] = run_checked(one, listener)
+                outcomes[model] = run_checked(swept, listener)
             except OutputError:
                 raise
             except TrtoptError as error:
-                outcomes[one.source] = error
+                outcomes[model] = error
     return outcomes
 
 
