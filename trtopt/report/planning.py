@@ -44,10 +44,17 @@ def plan_view(plan: BatchPlan) -> View:
 
 
 def _rows(plan: BatchPlan) -> Iterator[Row]:
-    made, goal = plan.prediction, plan.goal.partition("=")[0]
-    estimates = {"p50_ms": made.p50, "p99_ms": made.p99, f"{goal}_ms": made.goal}
-    for name, estimate in {**estimates, "requests_per_s": made.throughput}.items():
-        yield {"figure": name, **cells_of(estimate)}
+    for name, estimate, _ in _estimates(plan):
+        yield {"figure": name.replace(" ", "_").replace("/", "_per_"), **cells_of(estimate)}
+
+
+def _estimates(plan: BatchPlan) -> Iterator[_Figure]:
+    prediction, goal = plan.prediction, plan.goal.partition("=")[0]
+    yield "p50 ms", prediction.p50, lambda one: one.p50_ms
+    yield "p99 ms", prediction.p99, lambda one: one.p99_ms
+    if goal not in ("p50", "p99"):
+        yield f"{goal} ms", prediction.goal, lambda one: one.goal_ms
+    yield "requests/s", prediction.throughput, lambda one: one.throughput
 
 
 def _setup_lines(plan: BatchPlan) -> Iterable[str]:
@@ -64,16 +71,8 @@ def _setup_lines(plan: BatchPlan) -> Iterable[str]:
 
 
 def _figures(plan: BatchPlan) -> Table:
-    prediction, verification = plan.prediction, plan.verification
+    verification = plan.verification
     runs = verification.runs if verification else ()
-    goal = plan.goal.partition("=")[0]
-    rows: list[_Figure] = [
-        ("p50 ms", prediction.p50, lambda one: one.p50_ms),
-        ("p99 ms", prediction.p99, lambda one: one.p99_ms),
-        ("requests/s", prediction.throughput, lambda one: one.throughput),
-    ]
-    if goal not in ("p50", "p99"):
-        rows.insert(2, (f"{goal} ms", prediction.goal, lambda one: one.goal_ms))
     columns: list[Column[_Figure]] = [
         Column("", lambda row: row[0]),
         Column("predicted", lambda row: row[1].value, ".3g"),
@@ -90,7 +89,8 @@ def _figures(plan: BatchPlan) -> Table:
             Column("in the interval", lambda row: _within(row, runs), ""),
             Column("off by", lambda row: row[2](typical) / row[1].value - 1, "+.1%"),
         ]
-    return table(f"predicted for a run of {prediction.requests:,} requests", columns, rows)
+    title = f"predicted for a run of {plan.prediction.requests:,} requests"
+    return table(title, columns, _estimates(plan))
 
 
 def _within(row: _Figure, runs: Sequence[Served]) -> str:
