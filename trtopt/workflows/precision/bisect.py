@@ -197,28 +197,19 @@ def _variants(
 ) -> tuple[Variants, ModelFile]:
     """The models to try, and the one that they are made of, whose nodes are those that can be kept."""
     samples = open_data(str(request.calib or request.data))
-    exclude, include = tuple(request.exclude), tuple(request.include)
     if request.precision == "fp16" or request.precision == "bf16":  # spelled out for the type checker
         if is_low(checker.model.proto):
             raise UsageError(
                 f"{source} already has 16-bit types, so it has no error against itself",
                 "give the FP32 model that it was made from",
             )
-        cast_options = CastOptions(request.precision, target, keep=exclude, include=include)
+        keep, include = tuple(request.exclude), tuple(request.include)
+        cast_options = CastOptions(request.precision, target, keep=keep, include=include)
         cast_options.check(checker.model.proto)
         listener.note("measuring values")
         return CastVariants(checker.model, samples, cast_options, scratch), checker.model
-    job = job_of(
-        QuantizeOptions(
-            precision=request.precision,
-            target=target,
-            data=request.calib,
-            exclude=exclude,
-            include=include,
-            table=request.table,
-            method=request.method,
-        )
-    )
+    own = {"target": target, "data": request.calib}
+    job = job_of(QuantizeOptions(**request.values_for(QuantizeOptions) | own))
     if is_quantized(checker.model.proto):
         raise UsageError(
             f"{source} already contains Q/DQ, so it has no error against itself",
