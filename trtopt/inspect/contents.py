@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from trtopt.inspect.costs import macs_of
-from trtopt.inspect.graph import DEQUANTIZE, Graph, read_graph
+from trtopt.inspect.graph import DEQUANTIZE, read_graph
 from trtopt.onnxio.external_data import size_in_bytes, tensors_of
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames, opset_of, parts_of, reads_of, real_inputs
 from trtopt.onnxio.model_info import dtype_name, tensor_spec
@@ -31,6 +31,7 @@ def contents_of(file: ModelFile, shapes: Mapping[str, Shape]) -> ModelContents:
         for node in part.node
     )
     graph = read_graph(inline_functions(model), shapes)
+    dequantised = {graph.dtypes.get(node.inputs[0], "") for node in graph.nodes if node.op == DEQUANTIZE}
     return ModelContents(
         opset=opset_of(model),
         ir_version=model.ir_version,
@@ -44,7 +45,7 @@ def contents_of(file: ModelFile, shapes: Mapping[str, Shape]) -> ModelContents:
         subgraphs=len(parts) - 1 - len(model.functions),
         weights=tuple(_weights_of(model)),
         weight_files=tuple(one.name for one in file.files[1:]),
-        qdq_types=tuple(sorted(_quantized_types(graph))),
+        qdq_types=tuple(sorted(dequantised - {""})),
         macs=macs_of(graph),
         shapes=dict(shapes),
     )
@@ -59,12 +60,6 @@ def _weights_of(model: onnx.ModelProto) -> Iterator[WeightGroup]:
     for dtype, sizes in sorted(tensors.items(), key=lambda item: -sum(size for _, size in item[1])):
         elements, nbytes = map(sum, zip(*sizes, strict=True))
         yield WeightGroup(dtype=dtype, tensors=len(sizes), elements=elements, size_bytes=nbytes)
-
-
-def _quantized_types(graph: Graph) -> set[str]:
-    """The types that are dequantised, weights' too."""
-    stored = {graph.dtypes.get(node.inputs[0], "") for node in graph.nodes if node.op == DEQUANTIZE}
-    return stored - {""}
 
 
 # ── what a target can take of it: the parts between the nodes that it cannot ────────────────────────────────

@@ -47,8 +47,9 @@ def find_regions(graph: Graph) -> tuple[Region, ...]:
     groups = DisjointNames(node.name for node in quantized)
     readers: dict[str, list[str]] = {}
     for node in quantized:
-        for tensor in _read_through_pairs(graph, node):
-            readers.setdefault(tensor, []).append(node.name)
+        for pair in pairs[node.name]:
+            if pair.op == QUANTIZE and not graph.is_constant(pair.inputs[0]):
+                readers.setdefault(pair.inputs[0], []).append(node.name)
     for names in readers.values():
         groups.join(*names)
     for node in quantized:
@@ -80,13 +81,6 @@ def _pairs_before(graph: Graph, node: Node) -> list[Node]:
             before = graph.producer.get(one.inputs[0])
             found += [*chain, one, *([before] if before is not None and before.op == QUANTIZE else [])]
     return found
-
-
-def _read_through_pairs(graph: Graph, node: Node) -> Iterator[str]:
-    """The computed tensors that a node reads through Q and DQ."""
-    for pair in _pairs_before(graph, node):
-        if pair.op == QUANTIZE and not graph.is_constant(pair.inputs[0]):
-            yield pair.inputs[0]
 
 
 def _fed_by(

@@ -213,15 +213,12 @@ def least(confidences: Iterable[Confidence]) -> Confidence:
     return min(confidences, key=_ORDER.index)
 
 
-def _text(nodes: Sequence[str]) -> str:
-    if not nodes:
-        return _UNKNOWN
-    return " + ".join(nodes) if len(nodes) < 4 else f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
-
-
 def _short_text(nodes: Sequence[str]) -> str:
     """Only the first node with its whole path, the others from where theirs part."""
-    return _text([*nodes[:1], *(_apart_from(nodes[0], name) for name in nodes[1:])])
+    if not nodes:
+        return _UNKNOWN
+    texts = [nodes[0], *(_apart_from(nodes[0], name) for name in nodes[1:])]
+    return " + ".join(texts) if len(texts) < 4 else f"{texts[0]} … {texts[-1]} ({len(texts)} nodes)"
 
 
 def _apart_from(first: str, name: str) -> str:
