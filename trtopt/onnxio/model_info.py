@@ -35,13 +35,16 @@ def read_onnx(path: Path) -> OnnxArtifact:
     _check_graph(model, path)
     check_opset(model, path)
     check_soundness(model, path)
+    allowed = {
+        name for entry in model.metadata_props if entry.key == WEAK_TYPES for name in entry.value.split()
+    }
     return OnnxArtifact(
         path=str(path),
         sha256=sha256_of(*file.files),
         opset=opset_of(model),
         inputs=tuple(_spec(value, path) for value in real_inputs(model.graph)),
         outputs=tuple(_spec(value, path) for value in model.graph.output),
-        types=tuple(sorted(_element_types(model))),
+        types=tuple(sorted((written_types(model) | allowed) - {"unknown"})),
     )
 
 
@@ -90,14 +93,6 @@ def dtype_name(elem_type: int) -> str:
         return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
     except KeyError:
         return "unknown"
-
-
-def _element_types(model: onnx.ModelProto) -> set[str]:
-    """Types that appear in the graph, or are allowed besides."""
-    allowed = {
-        name for entry in model.metadata_props if entry.key == WEAK_TYPES for name in entry.value.split()
-    }
-    return (written_types(model) | allowed) - {"unknown"}
 
 
 def written_types(model: onnx.ModelProto) -> set[str]:
