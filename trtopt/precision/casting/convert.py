@@ -183,15 +183,12 @@ class _Converter:
             want = self._low if is_low else self._original.get(name)
             name = self._alias.get(name, name)
             have = self._types.get(name)
-            if want is not None and {have, want} == {FLOAT, self._low} and self._converts(node, index):
+            takes_any = node.op_type in _READS_ANY and not is_low
+            if want is not None and not takes_any and {have, want} == {FLOAT, self._low}:
                 name = self._in_type(name, want, nodes, local)
             node.input[index] = name
         for inner in subgraphs_of(node):
             self.graph(inner)
-
-    def _converts(self, node: onnx.NodeProto, index: int) -> bool:
-        """Whether an input of this place is to be of the type that was decided: some read any."""
-        return node.op_type not in _READS_ANY or self._inputs(node)[index]
 
     def _in_type(
         self, name: str, want: int, nodes: list[onnx.NodeProto], local: dict[tuple[str, int], str]
