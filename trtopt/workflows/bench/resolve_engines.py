@@ -192,6 +192,11 @@ def _choose(engines: Sequence[EngineArtifact], backend: str | None) -> BackendCh
     return choose_for_running(backend, own)
 
 
+def is_model(path: Path) -> bool:
+    """Whether a path is an ONNX file and no engine of ONNX Runtime's, which looks like one."""
+    return path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file()
+
+
 def is_external(path: Path, trust: Sequence[str]) -> bool:
     """Whether `trust` names the file `path`, by its own name or by path, and no manifest describes it.
 

@@ -9,7 +9,6 @@ import msgspec
 
 from trtopt.data import open_data
 from trtopt.errors import UsageError
-from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants
 from trtopt.measure.analysis.outcomes import Compared, Comparisons, Gaps, Outcome
 from trtopt.measure.contracts import DURATION_S, TERMS, contract_for, contract_named
@@ -18,7 +17,7 @@ from trtopt.options import declared_in
 from trtopt.recipe import WHERE, batch_sizes
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun
 from trtopt.requests.measure import CompareRequest
-from trtopt.workflows.bench.resolve_engines import check_trust, resolve_engines
+from trtopt.workflows.bench.resolve_engines import check_trust, is_model, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file
 from trtopt.workflows.listener import SILENT, Listener
@@ -113,7 +112,7 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
             raise UsageError(
                 f"{single}: --builds takes build folders, each of which is a recipe",
                 f"build it first: trtopt build {single} -o FOLDER"
-                if _is_model(single)
+                if is_model(single)
                 else "give the build folder that it lies in",
             )
         if b is None:
@@ -135,17 +134,12 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
         )
     if all(files):
         return Kind.FILES
-    if b is not None and (models := [path for path in (a, b) if _is_model(path)]):
+    if b is not None and (models := [path for path in (a, b) if is_model(path)]):
         raise UsageError(
             f"{models[0]}: is a model, and no two builds of a model are equally fast",
             "build each, and compare the folders, with --builds 4 over four builds of each",
         )
     return Kind.ENGINES
-
-
-def _is_model(path: Path) -> bool:
-    """Whether a path is an ONNX file and no engine of ONNX Runtime's, which looks like one."""
-    return path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file()
 
 
 def _refuse_useless(kind: Kind, request: CompareRequest) -> None:

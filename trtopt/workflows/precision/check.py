@@ -24,7 +24,6 @@ from trtopt.executors.api import THIS_HOST, Executor, run_job
 from trtopt.export.source_module import sibling_function
 from trtopt.export.spec import find, read_spec
 from trtopt.files.atomic import scratch_folder
-from trtopt.files.manifests import MANIFEST
 from trtopt.measure.engine import LoadedEngine, OutputsJob, filled, outputs_file
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import check_temporary_room
@@ -45,7 +44,7 @@ from trtopt.requests.models import CheckRequest
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import type_reference
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines
+from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, is_model, resolve_engines
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 
@@ -70,7 +69,7 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
     checker = Checker(against, task, request.bounds)
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
-    if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
+    if is_model(path):
         if batch or sizes.given:
             flag = "--batch" if batch else "--shape and --axis"
             raise UsageError(
