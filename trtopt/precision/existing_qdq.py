@@ -35,13 +35,9 @@ from trtopt.precision.placement.draft import (
 )
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.products import is_own_gate
-from trtopt.precision.qdq import LARGEST, Scales, dequantize_weight
+from trtopt.precision.qdq import ELEMENT, LARGEST, Scales, dequantize_weight
 
-_KINDS: dict[int, Precision] = {
-    onnx.TensorProto.INT8: "int8",
-    onnx.TensorProto.FLOAT8E4M3FN: "fp8",
-    onnx.TensorProto.INT4: "int4",
-}
+_KINDS = {element: precision for precision, element in ELEMENT.items()}
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _PASSES = ("Transpose", "Identity")
 _WEIGHTS = (onnx.TensorProto.INT8, onnx.TensorProto.FLOAT8E4M3FN)

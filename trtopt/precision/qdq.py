@@ -272,10 +272,9 @@ class _Writer:
             check_weight(values, tensor, place.node)
             if given is None:
                 given = self.form.fit(weight_scale(values, axis, self.form.precision, block))
-            scale = given
-            names = self._scale(tensor, scale)
+            names = self._scale(tensor, given)
             if self.form.stored:
-                narrow = self._narrow(tensor, values, scale, axis, block)
+                narrow = self._narrow(tensor, values, given, axis, block)
                 nodes, result = self._dequantize(narrow, tensor, *names, axis, block)
             else:
                 nodes, result = self._pair(tensor, *names, axis)

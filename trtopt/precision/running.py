@@ -25,8 +25,8 @@ from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import ModelFile, array_of, runnable
 from trtopt.onnxio.shape_inference import LARGE_BYTES
 from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
-from trtopt.precision.placement.draft import Precision, is_op
-from trtopt.precision.qdq import dequantize_weight, drop_unread, quantize_weight
+from trtopt.precision.placement.draft import is_op
+from trtopt.precision.qdq import ELEMENT, dequantize_weight, drop_unread, quantize_weight
 
 _PREPACK_BYTES = 256 << 20
 """The most that weights may take to be held a second time, in the order that kernels like best."""
@@ -144,10 +144,7 @@ def _wide_bytes(model: onnx.ModelProto) -> int:
 # all of its products 0.2.
 
 
-_PRECISIONS: Mapping[int, Precision] = {
-    onnx.TensorProto.INT8: "int8",
-    onnx.TensorProto.FLOAT8E4M3FN: "fp8",
-}
+_PRECISIONS = {element: precision for precision, element in ELEMENT.items() if precision != "int4"}
 _MOST_HELD_BYTES = 32 << 20
 """Of weights as floats, without a spool, in messages that are copied again and again."""
 
