@@ -6,7 +6,7 @@ deprecated since CUDA 13.0 (NVML, Deprecation and/or Removal Notices): a driver 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -44,14 +44,6 @@ def reasons_of(mask: int | None) -> tuple[str, ...]:
     return tuple(REASONS.get(bit, f"unknown_{bit:#x}") for bit in bits if (mask or 0) & bit)
 
 
-def others_of(pids: Sequence[int] | None) -> int | None:
-    """How many of the processes that hold the GPU are not this one, which holds it too.
-
-    PIDs are not compared: in a container the driver may count in the host's namespace.
-    """
-    return None if pids is None else max(0, len(set(pids)) - 1)
-
-
 def reading_of(query: Callable[..., Any], at_ms: float) -> ClockReading:
     """A reading by NVML's functions, of which `query` gives the answers, or None.
 
@@ -67,7 +59,8 @@ def reading_of(query: Callable[..., Any], at_ms: float) -> ClockReading:
         energy_j=None if energy_mj is None else energy_mj / 1e3,
         temperature_c=query("GetTemperature", _GPU_SENSOR) if temperature is None else temperature,
         throttle=reasons_of(query(_OLDER_REASONS) if reasons is None else reasons),
-        other_processes=others_of(None if processes is None else [one.pid for one in processes]),
+        # all but one, which is this: in a container the driver may number processes as the host does
+        other_processes=None if processes is None else max(0, len({one.pid for one in processes}) - 1),
     )
 
 

@@ -13,7 +13,6 @@ from trtopt.device.nvml import (
     REASONS,
     NvmlGpu,
     open_sensor,
-    others_of,
     reading_of,
     reasons_of,
     reference_of,
@@ -94,7 +93,9 @@ def test_what_nvml_does_not_answer_stays_unknown() -> None:
 def test_one_of_the_processes_on_the_gpu_is_this_one(
     pids: tuple[int, ...] | None, others: int | None
 ) -> None:
-    assert others_of(pids) == others
+    processes = None if pids is None else [SimpleNamespace(pid=pid) for pid in pids]
+    found = reading_of(lambda name, *_: processes if name == "GetComputeRunningProcesses_v3" else None, 0.0)
+    assert found.other_processes == others
 
 
 @pytest.mark.parametrize(
