@@ -11,7 +11,7 @@ import numpy as np
 from trtopt.data import open_data
 from trtopt.data.feeds import extremes, specs_of
 from trtopt.data.fit import samples_in
-from trtopt.data.readers import read_npz, write_npz
+from trtopt.data.readers import Arrays, read_npz, write_npz
 from trtopt.device.ort.reference import CannotRun
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.executors.api import run_job
@@ -117,30 +117,33 @@ def changed_outputs(
     found: dict[str, ChangedOutput] = {}
     specs, sized = specs_of(rounded.model), data_dependent_outputs(rounded.model.graph)
     with scratch_folder() as scratch:
-        seeded, names = scratch / "inputs", list[str]()
+        seeded, known = scratch / "inputs", list[tuple[str, Arrays, list[Arrays]]]()
         seeded.mkdir()
         for feed in extremes(rounded.model, pair[0].shapes):
             try:
-                rounded.exact(feed.values)
-                rounded.moved(feed.values)
+                results = rounded.exact(feed.values), rounded.moved(feed.values)
             except CannotRun as error:
                 notes.append(f"not compared on {feed.name} inputs: {error.problem}")
                 continue
             with writing(seeded):
-                write_npz(seeded / f"{len(names):03}.npz", feed.values)
-            names.append(f"{feed.name} inputs")
+                write_npz(seeded / f"{len(known):03}.npz", feed.values)
+            known.append((f"{feed.name} inputs", *results))
         sources = [] if request.data is None else [str(request.data)]
-        for place, source in enumerate((*sources, *[str(seeded)] * bool(names))):
+        for place, source in enumerate((*sources, *[str(seeded)] * bool(known))):
             folders = [scratch / f"{side}{place}" for side in "ab"]
             for engine, folder in zip(pair, folders, strict=True):
                 folder.mkdir()
                 job = OutputsJob(engine=engine, inputs=specs, data=source, batch=size, folder=str(folder))
                 run_job(job, limit_s=request.timeout)
             for index, values in enumerate(open_data(source).batches(specs, size)):
-                moved, count = rounded.moved(values), samples_in(values, specs)
+                if source == str(seeded):
+                    what, wanted, moved = known[index]
+                else:
+                    what = f"data, batch {index + 1}"
+                    wanted, moved = rounded.exact(values), rounded.moved(values)
+                count = samples_in(values, specs)
                 both = [read_npz(outputs_file(folder, index)) for folder in folders]
-                what = names[index] if source == str(seeded) else f"data, batch {index + 1}"
-                for name, exact in rounded.exact(values).items():
+                for name, exact in wanted.items():
                     one = found.setdefault(name, ChangedOutput(name, rounded.unit))
                     a, b = (side.get(name, _MISSING) for side in both)
                     if name not in sized:
