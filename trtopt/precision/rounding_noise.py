@@ -52,7 +52,7 @@ def unit_of(model: onnx.ModelProto, *, on_gpu: bool) -> float:
 
 
 class RoundedModels:
-    """The model in FP32, and as it is typed several times over, each run rounded otherwise."""
+    """The model in FP32, and several times in its own types, each run rounded otherwise."""
 
     def __init__(self, model: ModelFile, *, on_gpu: bool) -> None:
         self.model, self.unit = model.proto, unit_of(model.proto, on_gpu=on_gpu)

@@ -92,7 +92,7 @@ def declared_fp32(model: onnx.ModelProto) -> set[str]:
     return {value.name for value in values if value.type.tensor_type.elem_type == _ONNX_FLOAT}
 
 
-class _Told(msgspec.Struct):
+class _TensorSettings(msgspec.Struct):
     """What the metadata `trtopt.ranges` holds, by tensor name."""
 
     ranges: dict[str, Annotated[float, msgspec.Meta(gt=0)]] = {}
@@ -107,13 +107,13 @@ def _set_ranges(trt: Any, network: Any, file: Path) -> int:
     metadata = load_graph(file).metadata_props
     text = next((entry.value for entry in metadata if entry.key == RANGES), "{}")
     try:
-        told = msgspec.json.decode(text, type=_Told)
+        settings = msgspec.json.decode(text, type=_TensorSettings)
     except msgspec.DecodeError as error:
         raise InvalidModelError(
             f"{file}: its metadata {RANGES!r} cannot be read: {error}",
             "write the file again, or remove that entry",
         ) from None
-    ranges, types, found = told.ranges, told.types, 0
+    ranges, types, found = settings.ranges, settings.types, 0
     for _, tensor in _tensors(network.get_input, network.num_inputs):
         if tensor.name in ranges:
             tensor.set_dynamic_range(-ranges[tensor.name], ranges[tensor.name])

@@ -274,14 +274,14 @@ def _mark(collected: Collected) -> Mark:
     return mark
 
 
-def _mark_of(found: Collection[Trust], told: Callable[[Trust], str]) -> Mark:
-    """By the worst of what was found, which `told` says in words."""
+def _mark_of(found: Collection[Trust], text_of: Callable[[Trust], str]) -> Mark:
+    """By the worst of what was found, which `text_of` says in words."""
     worst = next((trust for trust in Trust if trust in found), None)
     if worst is None:
         return Mark("caution", "not measured")
     if worst is Trust.FULL:
         return Mark("good", worst.value)
-    return Mark("bad" if worst is Trust.NONE else "caution", told(worst))
+    return Mark("bad" if worst is Trust.NONE else "caution", text_of(worst))
 
 
 def _ran_on_stand_in(collected: Collected) -> bool:

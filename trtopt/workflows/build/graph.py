@@ -41,7 +41,7 @@ _ONE_SIZE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class PreparedGraph:
-    """The user's model in a folder, as far as it is made: its rewrite, typed tensors, earlier files.
+    """The user's model in a folder, and what was made of it: its rewrite, typed tensors, earlier files.
 
     With notes, why it should not be used without a look at it, and how far outputs were seen to differ.
     """

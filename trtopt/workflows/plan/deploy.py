@@ -190,7 +190,7 @@ def _to_build(chosen: _Chosen, request: DeployRequest) -> tuple[OnnxArtifact, Bu
 
 
 def _unbuilt(engine: EngineArtifact, plan: BuildPlan) -> EngineArtifact:
-    """What another engine of the same graph is to be, as far as it is known before it is built."""
+    """What another engine of the same graph is to be, as far as that is known before the build."""
     inputs, outputs = (
         tuple(msgspec.structs.replace(spec, shape=("batch", *spec.shape[1:])) for spec in specs)
         for specs in (engine.inputs, engine.outputs)
