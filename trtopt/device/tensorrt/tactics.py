@@ -56,7 +56,9 @@ def require_held(wanted: Sequence[LayerTactic], made: Sequence[LayerTactic]) -> 
     Without a lock any layer will do. TensorRT only prints what the selector raises, and then reports none.
     """
     if not made:
-        raise BuildError("TensorRT reported no tactic; its log may say why", "omit --lock or --locked")
+        raise BuildError(
+            "TensorRT reported no layer's tactic; its log may say why", "omit --lock or --locked"
+        )
     locked, got = Counter(wanted), Counter(made)
     loose = list(dict.fromkeys(one.layer for one in (locked - got) + (got - locked)))
     if wanted and loose:
