@@ -149,7 +149,7 @@ def look(folder: Path, manifest: Manifest) -> tuple[dict[str, str], str]:
     with closing(open_target("tensorrt")) as target:
         session = target.load((folder / engine.path).read_bytes())
         shapes = {key: value.shape for key, value in inputs.items()}
-        stream = InferenceStream(target.device, session, shapes, inputs, contract_named("serving"))
+        stream = InferenceStream(session, shapes, inputs, contract_named("serving"))
         stream.slots[0].start()
         stream.slots[0].finish()
         for key, value in sorted(stream.outputs()[0].items()):

@@ -52,6 +52,7 @@ def main(folder, out):
     session = target.load(read_verified(folder / artifact.path, artifact.sha256))
     shapes = {name: wanted.min for name, wanted in artifact.plan.shapes.items()}
     subject = Subject(
+        session=session,
         engine=EngineRef(path=artifact.path, sha256=artifact.sha256, label=artifact.plan.label),
         batch=artifact.plan.batch.min[0],
         shapes=shapes,
@@ -60,9 +61,7 @@ def main(folder, out):
     ours, bare = [], []
     for _ in range(ROUNDS):
         bare.append(statistics.median(bare_launches_us(target.device, session, shapes)))
-        taken = measure(
-            target.device, session, subject, contract_named("trtexec-11"), "latency", Limits(0.2, 1.0)
-        )
+        taken = measure(subject, contract_named("trtexec-11"), "latency", Limits(0.2, 1.0))
         ours.append(statistics.median(taken.samples.enqueue_ms) * 1e3)
     session.close()
     result = {

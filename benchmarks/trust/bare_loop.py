@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.data.random_inputs import random_batch
-from trtopt.device.api import Device, Session
+from trtopt.device.api import Device
 from trtopt.device.backends import open_target
 from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.measure.contracts import contract_named
@@ -101,25 +101,26 @@ def _median(replay: Callable[[], Any], wait: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def one_round(device: Device, session: Session, subject: Subject) -> dict[str, list[float]]:
+def one_round(subject: Subject) -> dict[str, list[float]]:
     """All loops, in turns, on one context."""
     contract = contract_named("trtexec-11")
     with ExitStack() as resources:
         inference_streams = {}
         for mode in ("latency", "throughput"):
             terms = terms_of(mode, contract)  # type: ignore[arg-type]
-            inference_streams[mode] = InferenceStream(device, session, subject.shapes, subject.data, terms)
+            inference_streams[mode] = InferenceStream(subject.session, subject.shapes, subject.data, terms)
             resources.callback(inference_streams[mode].close)
         latency, throughput = (
-            Bare(device, inference_stream, resources) for inference_stream in inference_streams.values()
+            Bare(subject.session.device, inference_stream, resources)
+            for inference_stream in inference_streams.values()
         )
 
         def trtopt_ms() -> float:
-            samples = sample(device, [inference_streams["latency"]], Until(MIN_QUERIES, SECONDS))
+            samples = sample([inference_streams["latency"]], Until(MIN_QUERIES, SECONDS))
             return statistics.median(samples.latency_ms)
 
         def trtopt_qps() -> float:
-            samples = sample(device, [inference_streams["throughput"]], Until(MIN_QUERIES, SECONDS))
+            samples = sample([inference_streams["throughput"]], Until(MIN_QUERIES, SECONDS))
             return len(samples.start_ms) / samples.wall_ms * 1e3
 
         loops: dict[str, Callable[[], float]] = {
@@ -139,10 +140,10 @@ def one_round(device: Device, session: Session, subject: Subject) -> dict[str, l
     return {name: [turn[name] for turn in turns] for name in loops}
 
 
-def compare(device: Device, session: Session, subject: Subject) -> dict[str, Any]:
+def compare(subject: Subject) -> dict[str, Any]:
     """Rounds on contexts of their own; differences and ratios are within a turn."""
     with no_garbage_collection():
-        rounds = [one_round(device, session, subject) for _ in range(ROUNDS)]
+        rounds = [one_round(subject) for _ in range(ROUNDS)]
     rows = {name: [value for one in rounds for value in one[name]] for name in rounds[0]}
     microseconds = {
         name: statistics.median(
@@ -168,9 +169,7 @@ def main(folder: str, out: str) -> None:
         shapes = {name: wanted.min for name, wanted in artifact.plan.shapes.items()}
         ref = EngineRef(path=artifact.path, sha256=artifact.sha256, label=artifact.plan.label)
         data = random_batch(session.inputs, shapes)
-        results.append(
-            compare(target.device, session, Subject(ref, artifact.plan.batch.min[0], shapes, data))
-        )
+        results.append(compare(Subject(session, ref, artifact.plan.batch.min[0], shapes, data)))
         session.close()
         print({key: value for key, value in results[-1].items() if key != "raw"}, flush=True)
     binding = target.device.info.binding

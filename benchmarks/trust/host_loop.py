@@ -96,7 +96,7 @@ def compare(size: int, *, transfers: bool) -> dict[str, Any]:
     shapes = {spec.name: tuple(int(axis) for axis in spec.shape) for spec in session.inputs}
     contract = with_terms(contract_named("isolated"), {"transfers": transfers})
     data = random_batch(session.inputs, shapes)
-    stream = InferenceStream(target.device, session, shapes, data, terms_of("latency", contract))
+    stream = InferenceStream(session, shapes, data, terms_of("latency", contract))
     binding, ort = session._session.io_binding(), session._session
     ins, outs, host_in, host_out = (aligned(shapes["x"]) for _ in range(4))
     for bind, name, array in ((binding.bind_input, "x", ins), (binding.bind_output, "y", outs)):

@@ -287,15 +287,12 @@ class Side:
         shapes = {tensor: shape.opt for tensor, shape in engine.plan.shapes.items()}
         loaded = LoadedEngine(path=str(folder / engine.path), artifact=engine, shapes=shapes)
         content = vouched_engine(target, loaded)
-        self._device = target.device
-        self._session = resources.enter_context(closing(target.load(content)))
+        session = resources.enter_context(closing(target.load(content)))
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
-        self._subject = Subject(ref, batch, shapes, filled(work, INPUTS[name][0], batch))
+        self._subject = Subject(session, ref, batch, shapes, filled(work, INPUTS[name][0], batch))
         terms = contract_named(CONTRACT)
         self._one, self._busy = (
-            resources.enter_context(
-                closing(InferenceStream(target.device, self._session, shapes, self._subject.data, how))
-            )
+            resources.enter_context(closing(InferenceStream(session, shapes, self._subject.data, how)))
             for how in (one_in_flight(terms), terms)
         )
         (given,) = (binding for binding in self._one.bindings if binding.is_input)
@@ -313,7 +310,7 @@ class Side:
     def warm_up(self) -> None:
         """Both streams."""
         for stream in (self._one, self._busy):
-            drive(self._device, [stream], Until(20, 0.3), [])
+            drive([stream], Until(20, 0.3), [])
 
     def judge(self, reference: np.ndarray) -> None:
         """What it answers to the samples, against the FP32 graph."""
@@ -342,16 +339,15 @@ class Side:
         self, stream: InferenceStream, queries: int, seconds: float, *, timed: bool = False
     ) -> list[Finished]:
         """After a switch, until when caches are another side's."""
-        drive(self._device, [stream], Until(3, 0.02), [])
+        drive([stream], Until(3, 0.02), [])
         taken: list[Finished] = []
-        drive(self._device, [stream], Until(queries, seconds), taken, timed=timed)
+        drive([stream], Until(queries, seconds), taken, timed=timed)
         return taken
 
     def time_layers(self) -> None:
         """The first layers, and those that convert formats: medians in ms."""
         layers = [
-            (layer.name, round(float(np.median(layer.ms)), 5))
-            for layer in time_layers(self._device, self._session, self._subject).layers
+            (layer.name, round(float(np.median(layer.ms)), 5)) for layer in time_layers(self._subject).layers
         ]
         converting = [item for item in layers if "reformat" in item[0].lower()]
         self.told["reformat_ms"] = round(sum(ms for _, ms in converting), 5)

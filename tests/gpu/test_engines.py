@@ -59,9 +59,7 @@ def test_an_engine_computes_what_onnx_runtime_computes(
     target = open_target("tensorrt")
     session = target.load(_engine(built, "batch8"))
     agreed = with_terms(contract_named(contract), changes)
-    inference_stream = InferenceStream(
-        target.device, session, {"images": images.shape}, {"images": images}, agreed
-    )
+    inference_stream = InferenceStream(session, {"images": images.shape}, {"images": images}, agreed)
     assert inference_stream.graph_refused is None
     for _ in range(100):
         for slot in inference_stream.slots:

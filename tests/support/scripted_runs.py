@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
+from trtopt.device.api import Session
 from trtopt.measure.contracts import contract_named, with_terms
 from trtopt.measure.loop.sampling import Subject, measure
 from trtopt.measure.loop.stopping import Limits
@@ -15,12 +16,8 @@ from trtopt.records import Contract, EngineRef, Measurement
 
 BATCH = 8
 DATA = np.arange(BATCH * 4, dtype=np.float32).reshape(BATCH, 4)
-SUBJECT = Subject(
-    engine=EngineRef(path="batch8.engine", sha256="a" * 64, label="batch8"),
-    batch=BATCH,
-    shapes={"x": (BATCH, 4)},
-    data={"x": DATA},
-)
+ENGINE = EngineRef(path="batch8.engine", sha256="a" * 64, label="batch8")
+SHAPES, INPUTS = {"x": (BATCH, 4)}, {"x": DATA}
 INPUT_BYTES, OUTPUT_BYTES = BATCH * 4 * 4, BATCH * 2 * 4
 """Of the scripted session's x (float32, [N, 4]) and y (float32, [N, 2])."""
 
@@ -43,12 +40,17 @@ def terms(name: str, **changes: Any) -> Contract:
     return with_terms(contract_named(name), given)
 
 
+def subject_of(session: Session) -> Subject:
+    """What passes measure."""
+    return Subject(session, ENGINE, BATCH, SHAPES, INPUTS)
+
+
 def run(device: ScriptedDevice, contract: Contract, mode: Mode, limits: Limits) -> Measurement:
     """One pass; whatever becomes of it, nothing but the session may have been left open."""
     target = ScriptedTarget(device)
     session = target.load(b"engine")
     try:
-        return measure(device, session, SUBJECT, contract, mode, limits)
+        return measure(subject_of(session), contract, mode, limits)
     finally:
         session.close()
         target.close()

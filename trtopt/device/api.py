@@ -375,6 +375,9 @@ class Context(Held, Protocol):
 class Session(Held, Protocol):
     """A loaded engine."""
 
+    device: Device
+    """Where it runs."""
+
     inputs: tuple[TensorSpec, ...]
     """The engine's inputs, with the types the engine takes."""
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ from trtopt.data import open_data
 from trtopt.data.fit import sample_axes
 from trtopt.data.random_inputs import random_batch
 from trtopt.data.readers import write_npz
-from trtopt.device.api import Device, ProgressSink, Session, Target
+from trtopt.device.api import AllocationTracker, ProgressSink, Session, Target
 from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.device.sized_outputs import capture_inference
 from trtopt.errors import DeviceError, GraphCaptureError, IncompatibleEngineError, MeasurementError
@@ -51,7 +52,6 @@ from trtopt.records import (
     Job,
     KernelPass,
     LoadSearch,
-    MemoryPass,
     Record,
     Shape,
     ShapeRange,
@@ -115,7 +115,7 @@ def vouched_engine(target: Target, engine: LoadedEngine) -> bytes:
     return content
 
 
-def check_stream_memory(device: Device, session: Session, engine: LoadedEngine, contract: Contract) -> None:
+def check_stream_memory(session: Session, engine: LoadedEngine, contract: Contract) -> None:
     """Warn if the streams of a contract may find too little room.
 
     A stream takes what the engine states for a context's activations, at the largest shapes that it admits,
@@ -126,7 +126,7 @@ def check_stream_memory(device: Device, session: Session, engine: LoadedEngine, 
         "activations": contract.streams * (session.device_memory_bytes or 0),
         "inputs and outputs": contract.streams * sets_of(contract) * tensors,
     }
-    warn_if_short(engine.artifact.path, parts, device.device_memory())
+    warn_if_short(engine.artifact.path, parts, session.device.device_memory())
 
 
 def _nbytes(specs: Iterable[TensorSpec], shapes: Mapping[str, Shape]) -> int:
@@ -203,8 +203,8 @@ def _take_passes(
 
     with closing(target.load(engine)) as session:
         subject = subject_of(session, job)
-        check_stream_memory(device, session, job.engine, terms)
-        sample = partial(measure, device, session, subject)
+        check_stream_memory(session, job.engine, terms)
+        sample = partial(measure, subject)
         passes["latency"] = partial(sample, terms, "latency", limits)
         if terms.queue_ahead or terms.streams > 1:
             passes["throughput"] = partial(sample, terms, "throughput", limits)
@@ -214,30 +214,28 @@ def _take_passes(
 
             def search() -> LoadSearch:
                 closed = (made["latency"], made.get("throughput", made["latency"]))
-                return search_load(device, session, subject, terms, load, closed, limits, progress)
+                return search_load(subject, terms, load, closed, limits, progress)
 
             passes["load_search"] = search
         elif load is not None and load.rate is not None:
             arrivals = Load(load.rate, load.arrivals)
-            passes["load"] = partial(measure_load, device, session, subject, terms, arrivals, limits)
+            passes["load"] = partial(measure_load, subject, terms, arrivals, limits)
         if job.layers:
-            passes["layers"] = partial(time_layers, device, session, subject, graph=terms.graph)
+            passes["layers"] = partial(time_layers, subject, graph=terms.graph)
         for name, run in passes.items():
             take(name, run)
     if job.memory:
 
-        def follow() -> MemoryPass:
-            return follow_memory(
-                device, lambda tracker: target.load(engine, track=tracker), subject, len(engine)
-            )
+        def load_tracked(tracker: AllocationTracker) -> Subject:
+            return replace(subject, session=target.load(engine, track=tracker))
 
-        take("memory", follow)
+        take("memory", partial(follow_memory, device, load_tracked, len(engine)))
 
 
 def subject_of(session: Session, job: BenchJob) -> Subject:
     """What a job measures, with one batch of its data."""
     data = input_batch(session, job.engine, job.data)
-    return Subject(engine=job.engine.ref, batch=job.batch, shapes=job.engine.shapes, data=data)
+    return Subject(session, job.engine.ref, job.batch, job.engine.shapes, data)
 
 
 def input_batch(session: Session, engine: LoadedEngine, data: str | None) -> Inputs:
@@ -269,10 +267,10 @@ class RangesJob(Job[tuple[TracedRun, ...]], frozen=True, kw_only=True, tag="rang
 
 
 @contextmanager
-def loaded(target: Target, bench: BenchJob) -> Iterator[tuple[Session, Subject]]:
-    """The engine of a measurement, and what is measured of it."""
+def loaded(target: Target, bench: BenchJob) -> Iterator[Subject]:
+    """What a measurement measures."""
     with closing(target.load(vouched_engine(target, bench.engine))) as session:
-        yield session, subject_of(session, bench)
+        yield subject_of(session, bench)
 
 
 # ── its own description, for external engines without a manifest ──────────────────────────────────────
@@ -447,7 +445,7 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
             shapes = {spec.name: data[spec.name].shape for spec in session.inputs}
             if shapes != kept:
                 held.close()
-                stream = InferenceStream(target.device, session, shapes, data, ONE_QUERY)
+                stream = InferenceStream(session, shapes, data, ONE_QUERY)
                 held.callback(stream.close)
                 kept = shapes
             outputs = stream.outputs_for(data)

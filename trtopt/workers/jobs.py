@@ -205,8 +205,8 @@ def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
 def _record_kernels(job: KernelJob, progress: ProgressSink) -> KernelPass:
     with _open(job) as target:
         progress("kernels", None)
-        with loaded(target, job.bench) as (session, subject):
-            return record_kernels(target.device, session, subject, graph=job.bench.contract.graph)
+        with loaded(target, job.bench) as subject:
+            return record_kernels(subject, graph=job.bench.contract.graph)
 
 
 @runs(RangesJob, lambda job: f"recording the NVTX ranges of {job.bench.engine.artifact.path}")
@@ -214,8 +214,8 @@ def _record_ranges(job: RangesJob, progress: ProgressSink) -> tuple[TracedRun, .
     have_nvtx_inject_cupti()
     with _open(job) as target:
         progress("layers of kernels", None)
-        with loaded(target, job.bench) as (session, subject):
-            return record_ranges(target.device, session, subject)
+        with loaded(target, job.bench) as subject:
+            return record_ranges(subject)
 
 
 @runs(ColdStartJob, lambda job: f"starting {job.bench.engine.artifact.path}", is_fresh=True)

@@ -18,6 +18,7 @@ from trtopt.device.api import (
     AllocationTracker,
     Binding,
     Context,
+    Device,
     DeviceBuffer,
     Inputs,
     Session,
@@ -64,7 +65,8 @@ class OnnxRuntimeTarget(Target):
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         if track is not None:
             raise needs_gpu("--memory")
-        return OnnxRuntimeSession(open_session(engine, shares_cores=self._shares_cores), engine)
+        session = open_session(engine, shares_cores=self._shares_cores)
+        return OnnxRuntimeSession(self.device, session, engine)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -142,9 +144,8 @@ class OnnxRuntimeSession(Session):
 
     profiles = ()
 
-    def __init__(self, session: Any, engine: bytes) -> None:
-        self._session = session
-        self._engine = engine
+    def __init__(self, device: Device, session: Any, engine: bytes) -> None:
+        self.device, self._session, self._engine = device, session, engine
         self.inputs = tuple(map(spec_of, session.get_inputs()))
         self.outputs = tuple(map(spec_of, session.get_outputs()))
         self._sized = _sized_outputs(engine, self.inputs, self.outputs)

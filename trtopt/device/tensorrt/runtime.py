@@ -87,7 +87,7 @@ class TensorRTSession(Session):
 
     def __init__(self, target: TensorRTTarget, engine: Any, keep_alive: tuple[object, ...]) -> None:
         """`keep_alive` is what Python keeps no reference to, and the engine needs."""
-        self.target = target
+        self.target, self.device = target, target.device
         self.engine = engine
         self._keep_alive = keep_alive
         trt = target.library.trt

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from trtopt.device.api import ClockSensor, Device, ProgressSink, Session
+from trtopt.device.api import ClockSensor, ProgressSink
 from trtopt.errors import DeviceError, MeasurementError
 from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.contracts import with_terms
@@ -70,9 +70,7 @@ def load_settings(load: str | None, max_latency: str | None) -> LoadSettings | N
     return LoadSettings(arrivals=plan.kind, rate=plan.rate, goal=goal)
 
 
-def measure_load(
-    device: Device, session: Session, subject: Subject, contract: Contract, load: Load, limits: Limits
-) -> LoadPass:
+def measure_load(subject: Subject, contract: Contract, load: Load, limits: Limits) -> LoadPass:
     """Let requests arrive for `limits.duration_s` after a closed-loop warm-up, and serve them all.
 
     One request is one query of the engine. If the device fails after some have been served, those are
@@ -80,7 +78,7 @@ def measure_load(
     """
     run: LoadPass | None = None
     try:
-        with warm_streams(device, session, subject, contract, limits) as streams:
+        with warm_streams(subject, contract, limits) as streams:
             run = streams.serve(load, SEED, limits.duration_s)
     except DeviceError as error:
         if run is None:
@@ -106,7 +104,6 @@ def bounds_of(seconds: float, requests: int, goal: Goal | None = None) -> Bounds
 class WarmStreams:
     """Inference streams that have warmed up, on the terms that they run on."""
 
-    device: Device
     inference_streams: Sequence[InferenceStream]
     sensor: ClockSensor
     contract: Contract
@@ -118,16 +115,17 @@ class WarmStreams:
         window = window_s(load, wanted_s)
         arrivals = arrivals_s(load, window, seed)
         bounds = bounds_of(window, len(arrivals), goal)
-        loop, failure = OpenLoop(self.device, self.inference_streams, arrivals, bounds), None
+        device = self.inference_streams[0].device
+        loop, failure = OpenLoop(self.inference_streams, arrivals, bounds), None
         before = self.sensor.read(0.0)
         try:
-            with self.device.captured():
+            with device.captured():
                 loop.run()
         except DeviceError as error:
             if not loop.served:
                 raise
             failure = error.problem
-        clocks = (before, self.sensor.read(round((self.device.now() - loop.began_s) * 1e3, 6)))
+        clocks = (before, self.sensor.read(round((device.now() - loop.began_s) * 1e3, 6)))
         slowed = evaluate_groups(clocks, self.sensor.reference.mhz).groups[0]
         served = sorted(loop.served, key=lambda one: one.index)
         return LoadPass(
@@ -157,21 +155,18 @@ def with_polling(contract: Contract) -> Contract:
 
 
 @contextmanager
-def warm_streams(
-    device: Device, session: Session, subject: Subject, contract: Contract, limits: Limits
-) -> Iterator[WarmStreams]:
+def warm_streams(subject: Subject, contract: Contract, limits: Limits) -> Iterator[WarmStreams]:
     """Inference streams of the contract, warmed up in a closed loop."""
     with ExitStack() as resources:
         inference_streams, contract, notes = open_inference_streams(
-            device, session, subject, contract, with_polling, resources
+            subject, contract, with_polling, resources
         )
         warm = limits.warm_up()
         with no_garbage_collection():
-            drive(device, inference_streams, warm, [])
+            drive(inference_streams, warm, [])
             yield WarmStreams(
-                device,
                 inference_streams,
-                device.clock_sensor(),
+                subject.session.device.clock_sensor(),
                 with_polling(contract),
                 warm.reason,
                 tuple(notes),
@@ -182,8 +177,6 @@ def warm_streams(
 
 
 def search_load(
-    device: Device,
-    session: Session,
     subject: Subject,
     contract: Contract,
     settings: LoadSettings,
@@ -211,7 +204,7 @@ def search_load(
         reason = f"{goal} is out of reach: p{goal.p:g} is {unloaded:.3f} ms with one query at a time"
     else:
         try:
-            with warm_streams(device, session, subject, contract, limits) as streams:
+            with warm_streams(subject, contract, limits) as streams:
                 contract = streams.contract
                 last = _probe_rates(streams, goal, settings, limits.duration_s, rates, probes, progress)
         except DeviceError as error:
@@ -332,12 +325,11 @@ class OpenLoop:
 
     def __init__(
         self,
-        device: Device,
         inference_streams: Sequence[InferenceStream],
         arrivals_s: Sequence[float],
         bounds: Bounds,
     ):
-        self._device, self._inference_streams = device, inference_streams
+        self._device, self._inference_streams = inference_streams[0].device, inference_streams
         self._arrivals, self._bounds = arrivals_s, bounds
         self._flying: list[deque[_Flight]] = [deque() for _ in inference_streams]
         self._taken = self._late = 0

@@ -81,9 +81,10 @@ def put(bindings: Bindings, data: Inputs, buffers: Mapping[str, HostBuffer]) -> 
 
 
 def ready_context(
-    device: Device, session: Session, shapes: Mapping[str, Shape], data: Inputs, resources: ExitStack
+    session: Session, shapes: Mapping[str, Shape], data: Inputs, resources: ExitStack
 ) -> tuple[Context, Stream]:
     """A context with buffers of the data, and a stream; `resources` closes them."""
+    device = session.device
     context = resources.enter_context(closing(session.context(shapes)))
     stream = resources.enter_context(closing(device.stream()))
     buffers = device_buffers(device, context.bindings, resources)
@@ -148,11 +149,10 @@ class InferenceStream:
     """
 
     def __init__(
-        self, device: Device, session: Session, shapes: Mapping[str, Shape], data: Inputs, contract: Contract
+        self, session: Session, shapes: Mapping[str, Shape], data: Inputs, contract: Contract
     ) -> None:
         self._resources = ExitStack()
-        self._device = device
-        self.contract = contract
+        self.device, self.contract = session.device, contract
         self.graph_refused: str | None = None
         try:
             self._open(session, shapes, data)
@@ -161,7 +161,7 @@ class InferenceStream:
             raise
 
     def _open(self, session: Session, shapes: Mapping[str, Shape], data: Inputs) -> None:
-        device, contract, resources = self._device, self.contract, self._resources
+        device, contract, resources = self.device, self.contract, self._resources
         self._context = session.context(shapes)
         resources.callback(self._context.close)
         # a context has one place for outputs of data-dependent size: its queries run one after the other
@@ -209,7 +209,7 @@ class InferenceStream:
             compute.synchronize()
             if self.contract.graph and self.graph_refused is None:
                 try:
-                    replays.append(capture_inference(self._device, self._context, compute, self._resources))
+                    replays.append(capture_inference(self.device, self._context, compute, self._resources))
                 except GraphCaptureError as error:
                     self.graph_refused = error.problem
         is_captured = len(replays) == len(plain)
@@ -231,7 +231,7 @@ class InferenceStream:
         calls: list[Callable[[], object]] = [self._first_launch]
         if self.contract.transfers:
             copies = of_fixed_size(self.bindings)
-            to_device, to_host = self._device.copy_to_device, self._device.copy_to_host
+            to_device, to_host = self.device.copy_to_device, self.device.copy_to_host
             calls = [
                 *(partial(to_device, memory[i.name], host[i.name], stream) for i in copies if i.is_input),
                 self._first_launch,
@@ -252,7 +252,7 @@ class InferenceStream:
             stream = self._streams.compute
             for binding in outputs:
                 source = self._memory[0][binding.name]
-                self._device.copy_to_host(self._hosts[0][binding.name], source, stream)
+                self.device.copy_to_host(self._hosts[0][binding.name], source, stream)
             self.slots[0].sized.enqueue(stream)
             stream.synchronize()
         return [

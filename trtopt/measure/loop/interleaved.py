@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from trtopt.device.api import Device, ProgressSink, Session, Target
+from trtopt.device.api import ProgressSink, Session, Target
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.measure.analysis.interference import Interference, evaluate_groups
 from trtopt.measure.engine import LoadedEngine, check_stream_memory, input_batch, vouched_engine
@@ -152,7 +152,7 @@ class _Interleaving:
         self._memory = ExitStack()
         self._random = np.random.RandomState(job.seed)
         self._sensor, self._began_s = target.device.clock_sensor(), target.device.now()
-        self.runners = [InterleavedRunner(target.device, job, variant) for variant in job.variants]
+        self.runners = [InterleavedRunner(job, variant) for variant in job.variants]
         self.order = in_turns(len(self.runners), job.rounds, job.seed)
         self.clocks: list[ClockReading] = []
         self.loadings: list[Loading] = []
@@ -227,7 +227,7 @@ class _Interleaving:
         if number not in self._inputs:
             self._inputs[number] = input_batch(session, engine, self._job.data)
         if not self.loadings:
-            check_stream_memory(self._target.device, session, engine, runner.variant.contract)
+            check_stream_memory(session, engine, runner.variant.contract)
         try:
             runner.open(session, self._inputs[number], self._memory.enter_context(ExitStack()))
         except DeviceMemoryError as error:
@@ -244,9 +244,9 @@ class _Interleaving:
 class InterleavedRunner:
     """One variant; collects its blocks and warm-ups, over all of its loads."""
 
-    def __init__(self, device: Device, job: InterleaveJob, variant: Variant) -> None:
+    def __init__(self, job: InterleaveJob, variant: Variant) -> None:
         self.variant = variant
-        self._device, self._batch, self._engine = device, job.batch, job.engines[variant.engine]
+        self._batch, self._engine = job.batch, job.engines[variant.engine]
         self._least = job.block_queries
         self._contract, self._as_run = variant.contract, partial(terms_of, variant.mode)
         self._inference_streams: list[InferenceStream] = []
@@ -256,15 +256,15 @@ class InterleavedRunner:
 
     def open(self, session: Session, data: Inputs, resources: ExitStack) -> None:
         """Take streams on a session, in place of those before."""
-        subject = Subject(self._engine.ref, self._batch, self._engine.shapes, data)
+        subject = Subject(session, self._engine.ref, self._batch, self._engine.shapes, data)
         self._inference_streams, self._contract, notes = open_inference_streams(
-            self._device, session, subject, self._contract, self._as_run, resources
+            subject, self._contract, self._as_run, resources
         )
         self._notes = list(dict.fromkeys((*self._notes, *notes)))
 
     def warm_up(self, criterion: Criterion) -> None:
         """Run until the criterion is met; nothing of it counts."""
-        self._warmups.append(sample(self._device, self._inference_streams, criterion))
+        self._warmups.append(sample(self._inference_streams, criterion))
 
     def take_turn(self, block_s: float) -> None:
         """Warm up after the switch, then one block."""
@@ -272,7 +272,7 @@ class InterleavedRunner:
         self._blocks.append(self._take(self._least, block_s))
 
     def _take(self, min_queries: int, min_s: float) -> Samples:
-        return sample(self._device, self._inference_streams, Until(min_queries, min_s))
+        return sample(self._inference_streams, Until(min_queries, min_s))
 
     def turns(self) -> TurnSamples:
         """All that was taken."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from trtopt.device.api import AllocationTracker, Device, Session
+from trtopt.device.api import AllocationTracker, Device
 from trtopt.device.sized_outputs import capture_inference
 from trtopt.errors import DeviceMemoryError, GraphCaptureError, MeasurementError
 from trtopt.measure.loop.inference_stream import InferenceStream, ready_context
@@ -38,9 +38,7 @@ _NS = 1e-6
 _PLAIN = Contract(name="profiling", graph=False, transfers=False, queue_ahead=0, sync="spin")
 
 
-def time_layers(
-    device: Device, session: Session, subject: Subject, runs: int = _LAYER_RUNS, *, graph: bool = False
-) -> LayerPass:
+def time_layers(subject: Subject, runs: int = _LAYER_RUNS, *, graph: bool = False) -> LayerPass:
     """Each layer's time in each of `runs` runs, in the order in which the engine runs them.
 
     With `graph` the runs are replays of a CUDA graph; where layers cannot be timed so they are plain runs,
@@ -48,22 +46,20 @@ def time_layers(
     profiler serialises the layers, so their total is no latency. The engine's own description of its layers
     comes with them.
     """
-    whole = session.layer_pass(subject.shapes, subject.data, runs)
+    whole = subject.session.layer_pass(subject.shapes, subject.data, runs)
     if whole is not None:
         return whole
     if not graph:
-        return _layer_pass(device, session, subject, runs, replayed=False)
+        return _layer_pass(subject, runs, replayed=False)
     try:
-        return _layer_pass(device, session, subject, runs, replayed=True)
+        return _layer_pass(subject, runs, replayed=True)
     except GraphCaptureError as error:
-        plain = _layer_pass(device, session, subject, runs, replayed=False)
+        plain = _layer_pass(subject, runs, replayed=False)
         note = f"layers were timed without a CUDA graph: {error.problem}"
         return msgspec.structs.replace(plain, notes=(note,))
 
 
-def _layer_pass(
-    device: Device, session: Session, subject: Subject, runs: int, *, replayed: bool
-) -> LayerPass:
+def _layer_pass(subject: Subject, runs: int, *, replayed: bool) -> LayerPass:
     """One way to time layers; a replay leaves the events that the profiler reads on request."""
     current: dict[str, float] = {}
     collected: dict[str, list[float]] = {}
@@ -72,13 +68,13 @@ def _layer_pass(
         current[name] = current.get(name, 0.0) + ms
 
     with ExitStack() as resources:
-        context, stream = ready_context(device, session, subject.shapes, subject.data, resources)
+        context, stream = ready_context(subject.session, subject.shapes, subject.data, resources)
         context.report_layers(report, on_request=replayed)
         launch = context.launcher(stream)
         if replayed:
             launch()
             stream.synchronize()
-            launch = capture_inference(device, context, stream, resources)
+            launch = capture_inference(subject.session.device, context, stream, resources)
         for run in range(_WARM_RUNS + runs):
             current.clear()
             launch()
@@ -98,24 +94,21 @@ def _layer_pass(
 
 
 def follow_memory(
-    device: Device,
-    load: Callable[[AllocationTracker], Session],
-    subject: Subject,
-    engine_file_bytes: int | None = None,
+    device: Device, load: Callable[[AllocationTracker], Subject], engine_file_bytes: int | None = None
 ) -> MemoryPass:
-    """Load the engine with a tracking allocator, run it, unload it, and record every allocation.
+    """Load an engine with a tracking allocator, run it, unload it, and record every allocation.
 
     Phases: `load`, `context and buffers` (with its first run), `run`, `more contexts`, `unload`. When memory
     runs out, what was seen up to there comes back, marked.
     """
-    follower = _Follower(device, AllocationTracker(device.now), engine_file_bytes)
+    follower = _Follower(device, engine_file_bytes)
     try:
-        session = load(follower.tracker)
+        subject = load(follower.tracker)
         try:
-            follower.follow(session, subject)
+            follower.follow(subject)
         finally:
             follower.tracker.phase = "unload"
-            session.close()
+            subject.session.close()
     except DeviceMemoryError as error:
         return follower.seen(error.problem)
     return follower.seen()
@@ -124,10 +117,9 @@ def follow_memory(
 class _Follower:
     """What is known of a memory pass so far."""
 
-    def __init__(self, device: Device, tracker: AllocationTracker, engine_file_bytes: int | None) -> None:
-        self.tracker = tracker
-        self._device = device
-        self._engine_file_bytes = engine_file_bytes
+    def __init__(self, device: Device, engine_file_bytes: int | None) -> None:
+        self.tracker = AllocationTracker(device.now)
+        self._device, self._engine_file_bytes = device, engine_file_bytes
         self._used_before, self._resident_before = device.used_bytes(), _resident_bytes()
         self._used: int | None = None
         self._resident: int | None = None
@@ -135,11 +127,11 @@ class _Follower:
         self._buffers_bytes = 0
         self._contexts: list[int] = []
 
-    def follow(self, session: Session, subject: Subject) -> None:
+    def follow(self, subject: Subject) -> None:
         """The session's life between its load and its end."""
-        self._device_memory = session.device_memory_bytes
+        self._device_memory = subject.session.device_memory_bytes
         self.tracker.phase = "context and buffers"
-        inference_stream = InferenceStream(self._device, session, subject.shapes, subject.data, _PLAIN)
+        inference_stream = InferenceStream(subject.session, subject.shapes, subject.data, _PLAIN)
         try:
             self._buffers_bytes = sum(binding.nbytes for binding in inference_stream.bindings)
             self.tracker.phase = "run"
@@ -148,17 +140,17 @@ class _Follower:
             self._used = _growth(self._used_before, self._device.used_bytes())
             self._resident = _growth(self._resident_before, _resident_bytes())
             self.tracker.phase = MORE_CONTEXTS
-            self._open_contexts(session, subject)
+            self._open_contexts(subject)
         finally:
             self.tracker.phase = "unload"
             inference_stream.close()
 
-    def _open_contexts(self, session: Session, subject: Subject) -> None:
+    def _open_contexts(self, subject: Subject) -> None:
         """Further contexts next to the one that ran, all alive at once, as many as fit."""
         with ExitStack() as resources, suppress(DeviceMemoryError):
             for _ in range(_MORE_CONTEXTS):
                 before = self._live()
-                resources.callback(session.context(subject.shapes).close)
+                resources.callback(subject.session.context(subject.shapes).close)
                 self._contexts.append(self._live() - before)
 
     def _live(self) -> int:
@@ -221,7 +213,7 @@ def _launch(index: int, runs: Sequence[Sequence[KernelActivity]]) -> KernelLaunc
     )
 
 
-def record_kernels(device: Device, session: Session, subject: Subject, *, graph: bool = False) -> KernelPass:
+def record_kernels(subject: Subject, *, graph: bool = False) -> KernelPass:
     """The launches of `_KERNEL_RUNS` inferences, one at a time; with `graph` of replays of a CUDA graph.
 
     Where no graph can be captured, or the driver reports no launches within one, the runs are plain, and a
@@ -232,7 +224,7 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
     dropped, is_graph = 0, False
     if graph:
         try:
-            runs, dropped = _trace(device, session, subject, _KERNEL_RUNS, replayed=True)
+            runs, dropped = _trace(subject, _KERNEL_RUNS, replayed=True)
             is_graph = any(run.activities for run in runs)
             if not is_graph:
                 notes.append(
@@ -241,7 +233,7 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
         except GraphCaptureError as error:
             notes.append(f"kernels were recorded without a CUDA graph: {error.problem}")
     if not is_graph:
-        runs, dropped = _trace(device, session, subject, _KERNEL_RUNS)
+        runs, dropped = _trace(subject, _KERNEL_RUNS)
     launches, different = merge_runs([run.activities for run in runs])
     if not launches:
         raise MeasurementError(
@@ -257,9 +249,9 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
     )
 
 
-def record_ranges(device: Device, session: Session, subject: Subject) -> tuple[TracedRun, ...]:
+def record_ranges(subject: Subject) -> tuple[TracedRun, ...]:
     """Plain inferences with the driver's calls and the backend's NVTX ranges."""
-    runs, lost = _trace(device, session, subject, _MARKED_RUNS, ranges=True)
+    runs, lost = _trace(subject, _MARKED_RUNS, ranges=True)
     if lost:
         raise MeasurementError(
             f"{lost} records of ranges and calls did not fit the tracer's buffers", "profile again"
@@ -273,18 +265,13 @@ def record_ranges(device: Device, session: Session, subject: Subject) -> tuple[T
 
 
 def _trace(
-    device: Device,
-    session: Session,
-    subject: Subject,
-    count: int,
-    *,
-    replayed: bool = False,
-    ranges: bool = False,
+    subject: Subject, count: int, *, replayed: bool = False, ranges: bool = False
 ) -> tuple[list[TracedRun], int]:
     """What the tracer saw of `count` runs, and how many records it dropped."""
+    device = subject.session.device
     with ExitStack() as resources:
         recorder = resources.enter_context(closing(device.activity_recorder(ranges=ranges)))
-        context, stream = ready_context(device, session, subject.shapes, subject.data, resources)
+        context, stream = ready_context(subject.session, subject.shapes, subject.data, resources)
         if ranges:
             context.emit_ranges()
         launch = context.launcher(stream)

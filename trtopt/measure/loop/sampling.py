@@ -24,11 +24,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from trtopt.device.api import ClockSensor, Device, Session
+from trtopt.device.api import ClockSensor, Session
 from trtopt.errors import DeviceError, MeasurementError
 from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.contracts import one_in_flight, with_terms
-from trtopt.measure.loop.inference_stream import InferenceStream, InFlightQuery, Inputs, Query
+from trtopt.measure.loop.inference_stream import InferenceStream, Inputs, Query
 from trtopt.measure.loop.stopping import Limits, StoppingRule
 from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.records import STAGES, ClockReading, Contract, EngineRef, Measurement, Samples, Shape
@@ -38,8 +38,9 @@ from trtopt.records import STAGES, ClockReading, Contract, EngineRef, Measuremen
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: an engine at one batch size, on this input data."""
+    """What is measured: a loaded engine at one batch size, on this input data."""
 
+    session: Session
     engine: EngineRef
     batch: int
     shapes: Mapping[str, Shape]
@@ -54,7 +55,7 @@ def terms_of(mode: Mode, contract: Contract) -> Contract:
     return one_in_flight(contract) if mode == "latency" else contract
 
 
-def _notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
+def _notes_on(inference_stream: InferenceStream) -> list[str]:
     """What the streams do otherwise than the contract's words would have it."""
     notes = []
     if sized := inference_stream.sized_outputs:
@@ -63,7 +64,7 @@ def _notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
             f"outputs whose size depends on the data, here: {shapes}; their memory grew "
             f"{inference_stream.output_growths} times"
         )
-    if device.info.kind == "cpu" and inference_stream.contract.transfers:
+    if inference_stream.device.info.kind == "cpu" and inference_stream.contract.transfers:
         notes.append(
             "on the CPU the host thread itself copies and computes: a query's copies overlap nothing"
         )
@@ -71,8 +72,6 @@ def _notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
 
 
 def open_inference_streams(
-    device: Device,
-    session: Session,
     subject: Subject,
     contract: Contract,
     as_run: Callable[[Contract], Contract],
@@ -82,23 +81,21 @@ def open_inference_streams(
 
     `as_run` gives a contract's terms in this pass; last, for `with_terms` would name them all.
     """
-    inference_streams = _inference_streams(device, session, subject, as_run(contract), resources)
+    inference_streams = _inference_streams(subject, as_run(contract), resources)
     refused = next((one.graph_refused for one in inference_streams if one.graph_refused), None)
     notes = []
     if refused is not None:
         resources.close()  # all streams run on the same terms, or the result has none
         contract = with_terms(contract, {"graph": False})
-        inference_streams = _inference_streams(device, session, subject, as_run(contract), resources)
+        inference_streams = _inference_streams(subject, as_run(contract), resources)
         notes.append(f"measured without a CUDA graph: {refused}")
-    return inference_streams, contract, notes + _notes_on(device, inference_streams[0])
+    return inference_streams, contract, notes + _notes_on(inference_streams[0])
 
 
-def _inference_streams(
-    device: Device, session: Session, subject: Subject, terms: Contract, resources: ExitStack
-) -> list[InferenceStream]:
+def _inference_streams(subject: Subject, terms: Contract, resources: ExitStack) -> list[InferenceStream]:
     inference_streams = []
     for _ in range(terms.streams):
-        inference_streams.append(InferenceStream(device, session, subject.shapes, subject.data, terms))
+        inference_streams.append(InferenceStream(subject.session, subject.shapes, subject.data, terms))
         resources.callback(inference_streams[-1].close)
     return inference_streams
 
@@ -135,16 +132,15 @@ class Until:
         return self._left <= 0 and elapsed_s >= self._min_s
 
 
-def sample(device: Device, inference_streams: Sequence[InferenceStream], criterion: Criterion) -> Samples:
+def sample(inference_streams: Sequence[InferenceStream], criterion: Criterion) -> Samples:
     """Keep every slot of every stream busy until the criterion is met, then let all of them finish."""
-    began_s = device.now()
+    began_s = inference_streams[0].device.now()
     finished: list[Finished] = []
-    drive(device, inference_streams, criterion, finished)
+    drive(inference_streams, criterion, finished)
     return as_samples(finished, began_s)
 
 
 def drive(
-    device: Device,
     inference_streams: Sequence[InferenceStream],
     criterion: Criterion,
     finished: list[Finished],
@@ -164,9 +160,10 @@ def drive(
         for number, inference_stream in enumerate(inference_streams)
     ]
     if len(turns) == 1:
-        _one_at_a_time(device, turns[0][1], criterion, finished, timed)
+        _one_at_a_time(inference_streams[0], criterion, finished, timed)
         return
-    began_s = device.now()
+    now = inference_streams[0].device.now
+    began_s = now()
     rounds = cycle(turns)
     while True:
         number, slot = next(rounds)
@@ -174,7 +171,7 @@ def drive(
             query = slot.finish()
             finished.append((number, query))
             criterion.add((query.end_s - query.start_s) * 1e3)
-        if criterion.is_finished(device.now() - began_s):
+        if criterion.is_finished(now() - began_s):
             break
         slot.start(timed=timed)
     for _ in turns:
@@ -184,14 +181,10 @@ def drive(
 
 
 def _one_at_a_time(
-    device: Device,
-    slot: InFlightQuery,
-    criterion: Criterion,
-    finished: list[Finished],
-    timed: bool,
+    inference_stream: InferenceStream, criterion: Criterion, finished: list[Finished], timed: bool
 ) -> None:
     """Little code between queries, too: what it evicts from the caches the next query waits for."""
-    run, now = slot.run, device.now
+    run, now = inference_stream.slots[0].run, inference_stream.device.now
     began_s = now()
     while not criterion.is_finished(now() - began_s):
         query = run(timed=timed)
@@ -230,12 +223,10 @@ def no_garbage_collection() -> Iterator[None]:
 # ── a minimal loop beside it ──────────────────────────────────────────────────────────────────────────
 
 
-def run_bare(
-    device: Device, inference_stream: InferenceStream, criterion: Criterion, finished: list[Finished]
-) -> None:
+def run_bare(inference_stream: InferenceStream, criterion: Criterion, finished: list[Finished]) -> None:
     """One query in flight: the clock before the launch, and after the wait."""
     calls, wait = inference_stream.bare()
-    now = device.now
+    now = inference_stream.device.now
     began_s = now()
     while not criterion.is_finished(now() - began_s):
         start_s = now()
@@ -344,9 +335,7 @@ class _Stretches:
         )
 
 
-def measure(
-    device: Device, session: Session, subject: Subject, contract: Contract, mode: Mode, limits: Limits
-) -> Measurement:
+def measure(subject: Subject, contract: Contract, mode: Mode, limits: Limits) -> Measurement:
     """Warm up, then sample in groups until the limits are reached. No profiler or allocator may be attached.
 
     In latency mode one query is in flight; in throughput mode as many as the contract's queue and streams
@@ -354,20 +343,18 @@ def measure(
     not help the limits to be reached; its time counts towards the time limit. If the device fails in the
     middle, what had finished by then is kept.
     """
-    in_mode = partial(terms_of, mode)
+    in_mode, device = partial(terms_of, mode), subject.session.device
     with ExitStack() as resources:
-        inference_streams, contract, notes = open_inference_streams(
-            device, session, subject, contract, in_mode, resources
-        )
+        inference_streams, contract, notes = open_inference_streams(subject, contract, in_mode, resources)
         warm = limits.warm_up()
         enough = StoppingRule(limits)
         with no_garbage_collection():
             sensor = device.clock_sensor()
             warmups = _Stretches(device.now())
             with device.annotate("warm-up"):
-                drive(device, inference_streams, warm, warmups.new(0))
+                drive(inference_streams, warm, warmups.new(0))
             with device.captured():
-                taken = _take_groups(device, inference_streams, enough, warmups, sensor)
+                taken = _take_groups(inference_streams, enough, warmups, sensor)
     clocks = taken.clocks if taken.clocks[0].sm_mhz is not None else []
     interference = evaluate_groups(clocks, sensor.reference.mhz)
     bad = interference.discarded
@@ -419,12 +406,12 @@ class _Taken:
 
 
 def _take_groups(
-    device: Device,
     inference_streams: Sequence[InferenceStream],
     enough: StoppingRule,
     warmups: _Stretches,
     sensor: ClockSensor,
 ) -> _Taken:
+    device = inference_streams[0].device
     began_s = device.now()
     taken = _Taken(_Stretches(began_s), _Stretches(began_s), _Stretches(began_s), [sensor.read(0.0)])
     clocks = taken.clocks
@@ -439,18 +426,18 @@ def _take_groups(
         group = _Group(enough, sampled_s, seconds, queries)
         try:
             if known or index:
-                drive(device, inference_streams, Until(1), warmups.new(index))
+                drive(inference_streams, Until(1), warmups.new(index))
             with device.annotate(f"group {index}"):
                 before_s = device.now()
-                drive(device, inference_streams, group, taken.samples.new(index))
+                drive(inference_streams, group, taken.samples.new(index))
                 sampled_s += device.now() - before_s
             count = max(MIN_TIMED, round(group.heard * TIMED_SHARE))
             with device.annotate(f"stages {index}"):
-                drive(device, inference_streams, Until(count), taken.staged.new(index), timed=True)
+                drive(inference_streams, Until(count), taken.staged.new(index), timed=True)
             if is_alone:
                 least = Until(max(MIN_TIMED, round(group.heard * BARE_SHARE)))
                 with device.annotate(f"bare loop {index}"):
-                    run_bare(device, inference_streams[0], least, taken.bare.new(index))
+                    run_bare(inference_streams[0], least, taken.bare.new(index))
         except DeviceError as error:
             if not len(taken.samples):
                 raise

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import examples
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
-from tests.support.scripted_runs import SUBJECT, calls_of, counted, run, terms
+from tests.support.scripted_runs import calls_of, counted, run, subject_of, terms
 from trtopt.errors import DeviceError, UsageError
 from trtopt.measure.analysis.findings import trust_of
 from trtopt.measure.load.arrivals import (
@@ -45,7 +45,7 @@ def loaded(
     device = device or ScriptedDevice(SERVER)
     session = ScriptedTarget(device).load(b"engine")
     try:
-        return measure_load(device, session, SUBJECT, terms(contract), load, limits)
+        return measure_load(subject_of(session), terms(contract), load, limits)
     finally:
         session.close()
 
@@ -58,9 +58,7 @@ def searched(
     session = ScriptedTarget(device).load(b"engine")
     try:
         return search_load(
-            device,
-            session,
-            SUBJECT,
+            subject_of(session),
             terms("isolated"),
             settings,
             (closed, closed),

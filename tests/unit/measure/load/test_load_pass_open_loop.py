@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedSession
-from tests.support.scripted_runs import SUBJECT, terms
+from tests.support.scripted_runs import INPUTS, SHAPES, terms
 from trtopt.device.api import Event
 from trtopt.measure.load.arrivals import Load, arrivals_s
 from trtopt.measure.load.load_pass import Bounds, OpenLoop
@@ -34,11 +34,9 @@ def opened(
         resources.callback(session.close)
         inference_streams = []
         for _ in range(streams):
-            inference_streams.append(
-                InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, terms(contract))
-            )
+            inference_streams.append(InferenceStream(session, SHAPES, INPUTS, terms(contract)))
             resources.callback(inference_streams[-1].close)
-        loop = OpenLoop(device, inference_streams, arrivals, bounds)
+        loop = OpenLoop(inference_streams, arrivals, bounds)
         loop.run()
     assert device.open == 0
     loop.served.sort(key=lambda one: one.index)

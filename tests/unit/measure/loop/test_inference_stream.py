@@ -16,7 +16,18 @@ from tests.support.scripted_device.device import (
     ScriptedGraph,
     ScriptedSession,
 )
-from tests.support.scripted_runs import DATA, INPUT_BYTES, OUTPUT_BYTES, SCRIPT, SUBJECT, counted, run, terms
+from tests.support.scripted_runs import (
+    DATA,
+    INPUT_BYTES,
+    INPUTS,
+    OUTPUT_BYTES,
+    SCRIPT,
+    SHAPES,
+    counted,
+    run,
+    subject_of,
+    terms,
+)
 from trtopt.device.api import DeviceBuffer, Event, HostBuffer, Stream
 from trtopt.device.ort.host import HostEvent, HostMark, HostStream
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
@@ -131,7 +142,7 @@ class TracingSession(ScriptedSession):
 def traced(name: str, graph: bool | None = None) -> TracingDevice:
     device = TracingDevice()
     session = TracingSession(device)
-    measure(device, session, SUBJECT, terms(name, graph=graph), "throughput", counted(queries=6))
+    measure(subject_of(session), terms(name, graph=graph), "throughput", counted(queries=6))
     session.close()
     assert device.open == 0
     return device
@@ -169,7 +180,7 @@ def test_pythons_garbage_collector_rests_while_queries_run() -> None:
 def test_outputs_have_the_shape_and_type_of_the_engines() -> None:
     device = ScriptedDevice(SCRIPT)
     session = ScriptedSession(device)
-    inference_stream = InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, terms("trtexec-10"))
+    inference_stream = InferenceStream(session, SHAPES, INPUTS, terms("trtexec-10"))
     assert device.used == 2 * (INPUT_BYTES + OUTPUT_BYTES)
     first, _ = inference_stream.outputs()
     inference_stream.close()
@@ -202,7 +213,7 @@ def test_on_a_synchronous_device_only_a_query_with_timed_stages_has_events(
         monkeypatch.setattr(kind, name, lambda *_, name=name: waits.append(name))
     session = target.load(model("g (float[2,4] x) => (float[2,4] y) {y = Relu(x)}").SerializeToString())
     contract = terms("trtexec-11", graph=False, transfers=transfers, queue_ahead=0)
-    stream = InferenceStream(target.device, session, {"x": (2, 4)}, {"x": np.eye(2, 4, dtype="f4")}, contract)
+    stream = InferenceStream(session, {"x": (2, 4)}, {"x": np.eye(2, 4, dtype="f4")}, contract)
     assert stream.slots[0].run().gpu_compute_ms is None
     assert waits == []
     query = stream.slots[0].run(timed=True)
@@ -229,7 +240,7 @@ def test_no_query_waits_for_the_memory_of_another(graph: bool) -> None:
 def test_three_queries_in_flight_have_three_sets_on_the_device_and_on_the_host() -> None:
     device = ScriptedDevice(SCRIPT)
     session = ScriptedSession(device)
-    inference_stream = InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, terms("serving"))
+    inference_stream = InferenceStream(session, SHAPES, INPUTS, terms("serving"))
     assert device.calls.count("device_buffer") == 3 * len(inference_stream.bindings)
     assert device.calls.count("pinned_buffer") == 3 * len(inference_stream.bindings)
     assert device.calls.count("capture") == 3
@@ -325,7 +336,7 @@ def test_nothing_is_overwritten_while_it_is_read_or_written(
     device = Watched(script)
     session = WatchedSession(device)
     contract = terms("serving", queue_ahead=queue, graph=graph)
-    measure(device, session, SUBJECT, contract, "throughput", counted(queries=20, warmups=3))
+    measure(subject_of(session), contract, "throughput", counted(queries=20, warmups=3))
     assert len(device.uses) == 2 * (queue + 1)
     assert device.conflicts() == []
     session.close()

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
-from tests.support.scripted_runs import SUBJECT
+from tests.support.scripted_runs import subject_of
 from trtopt.errors import DeviceError, MeasurementError
 from trtopt.measure.loop.profiling_passes import merge_runs, record_kernels, record_ranges
 from trtopt.records import KernelActivity, KernelPass, NvtxRange, TracedRun
@@ -34,7 +34,7 @@ def recorded(script: Script, *, graph: bool) -> tuple[KernelPass, list[str]]:
     device = ScriptedDevice(script)
     session = ScriptedTarget(device).load(b"engine")
     try:
-        return record_kernels(device, session, SUBJECT, graph=graph), device.calls
+        return record_kernels(subject_of(session), graph=graph), device.calls
     finally:
         session.close()
         assert device.open == 0
@@ -77,7 +77,7 @@ def marked(script: Script) -> tuple[TracedRun, ...]:
     device = ScriptedDevice(script)
     session = ScriptedTarget(device).load(b"engine")
     try:
-        return record_ranges(device, session, SUBJECT)
+        return record_ranges(subject_of(session))
     finally:
         session.close()
         assert device.open == 0

@@ -9,7 +9,7 @@ from tests.support.scripted_device.device import (
     ScriptedSession,
     ScriptedTarget,
 )
-from tests.support.scripted_runs import DATA, INPUT_BYTES, OUTPUT_BYTES, SUBJECT
+from tests.support.scripted_runs import DATA, INPUT_BYTES, OUTPUT_BYTES, subject_of
 from trtopt.device.api import AllocationTracker, Binding, DeviceBuffer, HostBuffer, Stream
 from trtopt.errors import DeviceMemoryError
 from trtopt.measure.loop import profiling_passes as passes
@@ -42,7 +42,7 @@ class ByRun(Mapping[str, float]):
 def layers_of(script: Script, runs: int) -> LayerPass:
     device = ScriptedDevice(script)
     session = ScriptedTarget(device).load(b"engine")
-    found = time_layers(device, session, SUBJECT, runs=runs)
+    found = time_layers(subject_of(session), runs=runs)
     session.close()
     assert device.open == 0
     return found
@@ -88,7 +88,7 @@ def test_an_engine_that_reports_no_layers_has_none() -> None:
 def replayed(script: Script, runs: int = 3) -> tuple[LayerPass, list[str]]:
     device = ScriptedDevice(script)
     session = ScriptedTarget(device).load(b"engine")
-    found = time_layers(device, session, SUBJECT, runs=runs, graph=True)
+    found = time_layers(subject_of(session), runs=runs, graph=True)
     session.close()
     assert device.open == 0
     return found, device.calls
@@ -164,13 +164,13 @@ class ReadingSession(ScriptedSession):
 
 def test_the_layer_pass_runs_on_the_input_data() -> None:
     device = ReadingDevice()
-    time_layers(device, ReadingSession(device), SUBJECT, runs=2)
+    time_layers(subject_of(ReadingSession(device)), runs=2)
     assert set(device.found) == {DATA.tobytes()}
 
 
 def test_the_memory_pass_runs_on_the_input_data() -> None:
     device = ReadingDevice()
-    follow_memory(device, lambda tracker: ReadingSession(device), SUBJECT)
+    follow_memory(device, lambda tracker: subject_of(ReadingSession(device)))
     assert set(device.found) == {DATA.tobytes()}
 
 
@@ -231,7 +231,7 @@ class AllocatingContext(ScriptedContext):
 
 
 def memory_of(device: ScriptedDevice) -> MemoryPass:
-    found = follow_memory(device, lambda tracker: AllocatingSession(device, tracker), SUBJECT)
+    found = follow_memory(device, lambda tracker: subject_of(AllocatingSession(device, tracker)))
     assert device.open == 0
     return found
 
@@ -274,7 +274,7 @@ def test_allocations_are_reported_in_milliseconds_since_the_pass_began() -> None
 def test_the_memory_pass_tells_buffers_the_engines_need_and_the_drivers_growth() -> None:
     device = ScriptedDevice(Script())
     others = device.device_buffer(1000)
-    found = follow_memory(device, lambda tracker: ScriptedTarget(device).load(b"", track=tracker), SUBJECT)
+    found = follow_memory(device, lambda tracker: subject_of(ScriptedTarget(device).load(b"", track=tracker)))
     assert found.buffers_bytes == INPUT_BYTES + OUTPUT_BYTES
     assert found.engine_device_bytes == ScriptedSession.device_memory_bytes
     assert found.driver_used_bytes == INPUT_BYTES + OUTPUT_BYTES
@@ -316,7 +316,7 @@ def test_contexts_that_there_is_no_room_for_end_nothing(room: int, seen: tuple[i
         session.room = room
         return session
 
-    found = follow_memory(device, load, SUBJECT)
+    found = follow_memory(device, lambda tracker: subject_of(load(tracker)))
     assert (found.context_bytes, found.failure) == (seen, None)
     assert found.live_bytes[-1] == 0
     assert device.open == 0
@@ -334,5 +334,5 @@ def test_when_memory_runs_out_what_was_seen_up_to_there_is_kept_and_marked() -> 
 
 def test_the_engines_size_comes_with_the_memory_pass() -> None:
     device = ScriptedDevice()
-    found = follow_memory(device, lambda tracker: AllocatingSession(device, tracker), SUBJECT, 4321)
+    found = follow_memory(device, lambda tracker: subject_of(AllocatingSession(device, tracker)), 4321)
     assert found.engine_file_bytes == 4321

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedSession
-from tests.support.scripted_runs import SCRIPT, SUBJECT, terms
+from tests.support.scripted_runs import INPUTS, SCRIPT, SHAPES, terms
 from trtopt.errors import DeviceError
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sampling import Finished, Until, drive
@@ -18,10 +18,7 @@ STREAMS = 3
 @contextmanager
 def streams_of(device: ScriptedDevice, contract: Contract) -> Iterator[list[InferenceStream]]:
     session = ScriptedSession(device)
-    inference_streams = [
-        InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, contract)
-        for _ in range(contract.streams)
-    ]
+    inference_streams = [InferenceStream(session, SHAPES, INPUTS, contract) for _ in range(contract.streams)]
     device.calls.clear()
     yield inference_streams
     for inference_stream in reversed(inference_streams):
@@ -34,7 +31,7 @@ def streams_of(device: ScriptedDevice, contract: Contract) -> Iterator[list[Infe
 def test_every_query_of_every_stream_is_finished_once(base: str) -> None:
     device, finished = ScriptedDevice(SCRIPT), list[Finished]()
     with streams_of(device, terms(base, streams=STREAMS)) as inference_streams:
-        drive(device, inference_streams, Until(40), finished)
+        drive(inference_streams, Until(40), finished)
         assert not any(slot.busy for inference_stream in inference_streams for slot in inference_stream.slots)
     handed_over = device.calls.count("launch") + device.calls.count("enqueue")
     assert len(finished) == handed_over == device.calls.count("wait") >= 40
@@ -49,5 +46,5 @@ def test_what_had_finished_when_a_query_failed_is_kept() -> None:
         streams_of(device, terms("trtexec-11", streams=STREAMS)) as inference_streams,
         pytest.raises(DeviceError, match="failure of wait"),
     ):
-        drive(device, inference_streams, Until(1000), finished)
+        drive(inference_streams, Until(1000), finished)
     assert len(finished) == 39

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.support.scripted_device.device import Script, ScriptedDevice
-from tests.support.scripted_runs import COMPUTE, D2H, ENQUEUE, H2D, SCRIPT, SUBJECT, Mode, counted, run, terms
+from tests.support.scripted_runs import COMPUTE, D2H, ENGINE, ENQUEUE, H2D, SCRIPT, Mode, counted, run, terms
 from trtopt.errors import MeasurementError
 from trtopt.measure.contracts import CONTRACTS
 from trtopt.measure.loop.sampling import MIN_TIMED, TIMED_SHARE
@@ -226,7 +226,7 @@ def test_warm_ups_are_kept_apart() -> None:
 
 def test_a_measurement_says_what_was_measured() -> None:
     measured = run(ScriptedDevice(SCRIPT), terms("trtexec-11"), "throughput", counted(queries=1))
-    assert measured.engine == SUBJECT.engine
+    assert measured.engine == ENGINE
     assert (measured.batch, measured.shapes) == (8, {"x": (8, 4)})
     assert measured.mode == "throughput"
     assert measured.contract == CONTRACTS["trtexec-11"]

@@ -33,7 +33,7 @@ def session() -> Iterator[Session]:
 @pytest.mark.parametrize("transfers", [True, False])
 def test_every_query_has_its_output_in_its_own_size(session: Session, transfers: bool) -> None:
     contract = terms("trtexec-11", graph=True, transfers=transfers, queue_ahead=2)
-    stream = InferenceStream(TARGET.device, session, {"x": (2, 4)}, {"x": X}, contract)
+    stream = InferenceStream(session, {"x": (2, 4)}, {"x": X}, contract)
     try:
         for slot in stream.slots:
             slot.start()

@@ -12,11 +12,12 @@ from tests.support.scripted_device.device import Script, ScriptedDevice, Scripte
 from tests.support.scripted_runs import (
     INPUT_BYTES,
     OUTPUT_BYTES,
-    SUBJECT,
+    SHAPES,
     Mode,
     calls_of,
     counted,
     run,
+    subject_of,
     terms,
 )
 from trtopt.errors import DeviceError, DeviceMemoryError
@@ -34,7 +35,7 @@ def layers(device: ScriptedDevice) -> None:
     target = ScriptedTarget(device)
     session = target.load(b"engine")
     try:
-        time_layers(device, session, SUBJECT, runs=2)
+        time_layers(subject_of(session), runs=2)
     finally:
         session.close()
 
@@ -42,14 +43,14 @@ def layers(device: ScriptedDevice) -> None:
 def replays(device: ScriptedDevice) -> None:
     session = ScriptedTarget(device).load(b"engine")
     try:
-        time_layers(device, session, SUBJECT, runs=2, graph=True)
+        time_layers(subject_of(session), runs=2, graph=True)
     finally:
         session.close()
 
 
 def memory(device: ScriptedDevice) -> None:
     target = ScriptedTarget(device)
-    found = follow_memory(device, lambda tracker: target.load(b"engine", track=tracker), SUBJECT)
+    found = follow_memory(device, lambda tracker: subject_of(target.load(b"engine", track=tracker)))
     if found.failure is not None:  # what was seen until then is kept
         raise DeviceMemoryError(found.failure, "")
 
@@ -227,7 +228,7 @@ def test_closing_twice_does_no_harm() -> None:
         device.event,
         partial(device.device_buffer, 64),
         partial(device.pinned_buffer, 64),
-        partial(session.context, SUBJECT.shapes),
+        partial(session.context, SHAPES),
         partial(device.capture, device.stream(), lambda: None),
     ]
     held = device.open
