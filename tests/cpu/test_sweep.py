@@ -391,37 +391,3 @@ def test_a_folder_of_something_else_is_left_alone(trtopt_cli: CommandLine) -> No
     (trtopt_cli.folder / "mine" / "file").write_text("text")
     message = trtopt_cli.fails(1, "sweep", DIGITS, "-o", "mine", "--backend", "onnxruntime")
     assert "mine: exists and is not a sweep folder" in message
-
-
-def test_several_models_have_a_folder_each_and_one_that_fails_leaves_the_others_alone(
-    trtopt_cli: CommandLine,
-) -> None:
-    other = trtopt_cli.folder / "other.onnx"
-    shutil.copyfile(DIGITS, other)
-    command = ("sweep", DIGITS, other, "-o", "all", "--batch", "1,2", *QUICK_FLAGS)
-    both = trtopt_cli(*command, "--json", "-")
-    assert both.returncode == 0, both.stderr
-    assert [json.loads(line)["model"] for line in both.stdout.splitlines()] == ["digits.onnx", "other.onnx"]
-    reports = [read_sweep(trtopt_cli.folder / "all" / f"{name}.sweep") for name in ("digits", "other")]
-    assert [len(report.measured) for report in reports] == [2, 2]
-    damaged = trtopt_cli.folder / "all" / "digits.sweep" / "sweep.json"
-    damaged.write_text("{}")
-    before = written(trtopt_cli.folder / "all" / "other.sweep")
-    done = trtopt_cli(*command, "--json", "-")
-    assert done.returncode == 1
-    assert json.loads(done.stdout)["model"] == "other.onnx"
-    assert (
-        f"1 of 2 models could not be swept:\n    {DIGITS}: {damaged.relative_to(trtopt_cli.folder)}"
-        in done.stderr
-    )
-    assert written(trtopt_cli.folder / "all" / "other.sweep") == before
-
-
-def test_options_that_do_not_fit_one_of_several_models_are_refused_before_anything_is_made(
-    trtopt_cli: CommandLine,
-) -> None:
-    transformer = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
-    both = ("sweep", transformer, DIGITS, "-o", "all", "--backend", "onnxruntime")
-    message = trtopt_cli.fails(2, *both, "--axis", "seq=1,2")
-    assert f"{transformer}: --axis seq: the model has no such open axis" in message
-    assert "digits: two models of one name" in trtopt_cli.fails(2, *both, DIGITS)

@@ -32,7 +32,6 @@ from trtopt.cli.outputs import (
     takes_stdout,
     write_json,
 )
-from trtopt.cli.parameters import OnnxFile
 from trtopt.errors import TrtoptError
 from trtopt.targets import TENSORRT, targets_where
 
@@ -415,38 +414,25 @@ def check_history(
 
 
 @command("build.SweepRequest", synonyms=("grid", "scan"))
-@click.argument("others", metavar="[MODEL]…", nargs=-1, type=OnnxFile())
 @json_option("trtopt.sweep")
-def sweep(request: SweepRequest, others: tuple[Path, ...], json: JsonOutput | None) -> None:
+def sweep(request: SweepRequest, json: JsonOutput | None) -> None:
     """Build and measure many batch sizes and precisions.
 
-    Each MODEL, an ONNX file, is built and measured at every combination of the given values.
+    MODEL, an ONNX file, is built and measured at every combination of the given values.
 
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
     continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
-
-    Several models are swept alike, one after the other, each into a folder of its own. Then --json writes
-    a line for each.
     """
-    from trtopt.cli.console import listening, say, show_view
-    from trtopt.records import SweepReport
-    from trtopt.workflows.sweep.sweep import Outcomes, require_reports, sweep as run, sweep_models
+    from trtopt.cli.console import listening, say, show_result
+    from trtopt.workflows.sweep.sweep import sweep as run
 
-    first = Path(request.model)
     try:
         with listening() as listener:
-            if others:
-                outcomes: Outcomes = sweep_models((first, *others), request, listener)
-            else:
-                outcomes = {first: run(request, listener)}
+            report = run(request, listener)
     except KeyboardInterrupt:
         say("trtopt: run the same command again to continue after the measured points", err=True)
         raise
-    reports = [one for one in outcomes.values() if isinstance(one, SweepReport)]
-    write_json(json, *reports)
-    for report in reports:
-        show_view(report.view, err=takes_stdout(json))
-    require_reports(outcomes)
+    show_result(json, report)
 
 
 @command("build.TuneRequest", synonyms=("autotune", "search"), exceptions=("--duration", "--threshold"))

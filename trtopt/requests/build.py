@@ -146,12 +146,7 @@ class SweepRequest(shared.SweptTerms, SweptOptions):
     model: shared.OnnxFile
     output: Annotated[
         str | Path | None,
-        Output(
-            "The sweep's folder, new or to continue [default: MODEL.sweep]; of several models, the folder "
-            "for their folders [default: the current one].",
-            "folder",
-            python="the sweep's folder, new or to continue [default: MODEL.sweep].",
-        ),
+        Output("The sweep's folder, new or to continue [default: MODEL.sweep].", "folder"),
     ] = None
     _: KW_ONLY
     batch: Annotated[

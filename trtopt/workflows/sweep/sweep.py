@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from itertools import groupby, product
 from pathlib import Path
 
@@ -140,36 +140,22 @@ def check_sweep(
     return swept
 
 
-def run_checked(swept: Swept, listener: Listener) -> SweepReport:
-    """Build and measure what is not there yet."""
-    with sweep_in_progress(swept.folder, Path(swept.onnx.path).name, swept.terms) as report:
-        run = _Run(swept, report, listener)
-        run.all()
-        return run.report
-
-
 def sweep(request: SweepRequest, listener: Listener = SILENT) -> SweepReport:
     """Build and measure a model at every combination, into a resumable folder; see `trtopt.sweep`."""
     source = Path(request.model)
     folder = Path(request.output) if request.output is not None else Path(f"{source.stem}.sweep")
     onnx = read_onnx(source)
-    with executor_for([onnx], request, listener) as (builder, executor):
-        return run_checked(check_sweep(onnx, folder, request, builder, executor), listener)
-
-
-@contextmanager
-def executor_for(
-    models: Sequence[OnnxArtifact], request: SweepRequest, listener: Listener
-) -> Iterator[tuple[EngineBuilder, Executor]]:
-    """What plans the engines of these models, and what builds and measures them."""
     choice = choose_for_running(request.recipe.backend)
     builder = open_builder(choice.name)
     listener.note(f"sweeping with {builder.backend}: {choice.reason}")
-    for onnx in models:
-        check_opset(onnx, builder)
+    check_opset(onnx, builder)
     with open_executor(request.recipe, builder, listener.note) as executor:
         executor.require_measuring()
-        yield builder, executor
+        swept = check_sweep(onnx, folder, request, builder, executor)
+        with sweep_in_progress(folder, source.name, swept.terms) as report:
+            run = _Run(swept, report, listener)
+            run.all()
+            return run.report
 
 
 _SAVE_S = 1.0
@@ -280,46 +266,3 @@ class _Run:
 def _place(point: SweepPoint) -> tuple[str, list[tuple[str, int]], int, int]:
     setting = point.setting
     return setting.precision or "", sorted(setting.axes.items()), setting.streams, setting.batch
-
-
-Outcomes = dict[Path, SweepReport | TrtoptError]
-"""The report of each model, or why there is none."""
-
-
-def sweep_models(models: Sequence[Path], request: SweepRequest, listener: Listener = SILENT) -> Outcomes:
-    """Sweep each model into `output`/MODEL.sweep; one that fails leaves the others alone."""
-    stems = [model.stem for model in models]
-    if twice := sorted({stem for stem in stems if stems.count(stem) > 1}):
-        raise UsageError(
-            f"{', '.join(twice)}: two models of one name would go into one folder",
-            "sweep them with two commands, each with its own -o",
-        )
-    graphs = {model: read_onnx(model) for model in models}
-    outcomes: Outcomes = {}
-    with executor_for(list(graphs.values()), request, listener) as (builder, executor):
-        sweeps: dict[Path, Swept] = {}
-        for model, onnx in graphs.items():
-            folder = Path(request.output or "") / f"{model.stem}.sweep"
-            try:
-                sweeps[model] = check_sweep(onnx, folder, request, builder, executor)
-            except TrtoptError as error:
-                raise type(error)(f"{model}: {error.problem}", error.remedy) from None
-        for model, swept in sweeps.items():
-            listener.note(f"sweeping {model}")
-            try:
-                outcomes[model] = run_checked(swept, listener)
-            except OutputError:
-                raise
-            except TrtoptError as error:
-                outcomes[model] = error
-    return outcomes
-
-
-def require_reports(outcomes: Outcomes) -> None:
-    """Find out whether each model has a report."""
-    failed = [f"{model}: {one}" for model, one in outcomes.items() if isinstance(one, TrtoptError)]
-    if failed:
-        raise MeasurementError(
-            f"{len(failed)} of {len(outcomes)} models could not be swept:\n" + "\n".join(failed),
-            "run the same command again once the cause is removed: what is measured is kept",
-        )
