@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from trtopt.errors import UsageError
 from trtopt.files.bounded_reading import sha256_of
-from trtopt.options import Declared, Option, choices_of, declared_in, parse_names
+from trtopt.options import Declared, Option, choices_of, declared_in, parse_mib, parse_names
 from trtopt.records import Backend, Plugin, Record
 from trtopt.targets import DISPLAYED, ONNXRUNTIME, ROWS, RTX, TENSORRT, target_of
 
@@ -97,6 +98,7 @@ class SweptSettings:
             "Most scratch memory that a layer may use, in MiB.",
             flag="--workspace",
             metavar="MIB",
+            parse=partial(parse_mib, "--workspace"),
             range=(1, 1 << 20),
             recorded_as="workspace_bytes",
             unit=2**20,
@@ -162,6 +164,7 @@ class SweptSettings:
             "and newer).",
             flag="--l2-limit",
             metavar="MIB",
+            parse=partial(parse_mib, "--l2-limit"),
             range=(1, 1 << 20),
             recorded_as="l2_limit_bytes",
             unit=2**20,

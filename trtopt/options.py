@@ -163,6 +163,25 @@ def parse_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d*)?(?:e\d\d?)?)\s*([BKMG]?)(?:iB)?", re.IGNORECASE)
+_BYTES = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def size_in(text: str, unit: str = "") -> float | None:
+    """Bytes of `4G` or `4 GiB`, and of a number alone in the `unit`; None of any other text."""
+    match = _SIZE.fullmatch(text.strip())
+    letter = (match[2].upper() or unit) if match else ""
+    return float(match[1]) * _BYTES[letter] if match and letter else None
+
+
+def parse_mib(flag: str, text: str) -> int:
+    """`4G`, or a number of MiB, as MiB."""
+    size = size_in(text, "M")
+    if size is None:
+        raise UsageError(f"{flag} {text}: not a size", f"write, say, {flag} 512 (MiB) or {flag} 4G")
+    return round(size / _BYTES["M"])
+
+
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────
 
 

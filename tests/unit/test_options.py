@@ -10,7 +10,7 @@ import trtopt
 from tests.support.paths import ROOT
 from trtopt.cli.main import cli
 from trtopt.errors import TrtoptError
-from trtopt.options import declared_in, in_python
+from trtopt.options import declared_in, in_python, parse_mib
 from trtopt.requests.build import BuildRequest, SweepRequest
 from trtopt.requests.measure import BenchRequest, CompareRequest
 from trtopt.requests.models import QuantizeRequest
@@ -33,9 +33,14 @@ def called_in_python(job: str, *arguments: object, **keywords: object) -> Trtopt
     return failure_of(lambda: getattr(trtopt, job)(*arguments, **keywords))
 
 
+def test_a_size_is_read_with_and_without_its_unit() -> None:
+    assert [parse_mib("--x", text) for text in ("512", "4G", "1.5 GiB", "64m")] == [512, 4096, 1536, 64]
+
+
 @pytest.mark.parametrize(
     ("words", "keywords", "option", "parameter"),
     [
+        ("build PATH --workspace 4T", {"workspace_mib": 0}, "--workspace 4T:", "workspace_mib=0:"),
         ("bench PATH --duration 0", {"duration": 0}, "--duration 0:", "duration=0:"),
         ("bench PATH --contract fast", {"contract": "fast"}, "--contract fast:", "contract='fast':"),
         ("bench PATH --load x", {"load": "x"}, "--load x:", "load='x':"),

@@ -18,10 +18,14 @@ from trtopt.errors import TrtoptError
 from trtopt.peers import polygraphy, trtexec
 from trtopt.peers.options import Given, PeerOption, own_words
 
+_MODELS = "engine input load-engine model model-path onnx onnx-path"
+_REFERENCES = "baseline golden ref reference"
 _OPTIONS = {
-    "--against": "baseline golden ref reference",
+    **dict.fromkeys(("a", "folder", "model", "path", "sources"), _MODELS),
+    **dict.fromkeys(("b", "other"), f"against {_REFERENCES}"),
+    "--against": _REFERENCES,
     "--axis": "dims dynamic-axes",
-    "--batch": "batch-size batch-sizes batches bs",
+    "--batch": "b batch-size batch-sizes batches bs",
     "--budget": "limit time time-limit",
     "--clean": "simplify",
     "--contract": "preset",
@@ -50,9 +54,9 @@ _OPTIONS = {
     "--timing-cache": "timing-cache-file timing-cache-path",
     "--warmup": "warm-up warmup-time",
 }
-"""What they call an option, with or without hyphens, in any case."""
-_POSITIONAL = "engine input load-engine model model-path onnx onnx-path"
-"""What they call the first argument."""
+"""What they call an argument or an option, with or without hyphens, in any case."""
+_LETTERS = {"-n": "--iterations"}
+"""What a letter stands for in other programs."""
 _NEEDED = {"--slo": "p99=10ms", "--while": "wrong", "plan -o": "plan.json", "triton -o": "models"}
 """What to begin with where an option is required, of any command or of one."""
 _ALIKE = 0.8
@@ -90,7 +94,7 @@ def corrected(error: click.UsageError) -> click.UsageError:
         if not lines or option.kind == "no effect":
             answer = option.answer.replace("* ", "every command has ")
             reason = (
-                f"{name} is an option of {program}. In trtopt: {answer}.\n"
+                f"{_LETTERS.get(name, name)} is an option of {program}. In trtopt: {answer}.\n"
                 f"A whole command line of {program}: trtopt {program} ARGS…"
             )
             break
@@ -131,7 +135,7 @@ def _peers_with(name: str) -> dict[str, PeerOption]:
         program: option
         for program, peer in {"trtexec": trtexec, "polygraphy": polygraphy}.items()
         for option in peer.OPTIONS
-        if name in option.names
+        if _LETTERS.get(name, name) in option.names
     }
     return dict(sorted(found.items(), key=lambda item: item[1].kind != "translated"))
 
@@ -248,8 +252,6 @@ def _meaning(command: click.Command, name: str) -> _Meaning | None:
             return _Meaning(read=words) if option.value else _Meaning(words(""))
     for one in command.params:
         names = [name for flag in one.opts for name in _OPTIONS.get(flag, "").split()]
-        if isinstance(one, click.Argument):
-            names = _POSITIONAL.split()
         if key in map(fold, (str(one.name), *one.opts, *names)):
             if one.opts[0] in ("--slo", "--max-latency"):
                 return _Meaning(read=partial(_as_goal, one.opts[0]))

@@ -25,6 +25,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, NoReturn, cast
 
 from trtopt.errors import UsageError
+from trtopt.options import size_in
 from trtopt.peers.shapes import Profile, profile_words
 
 Kind = Literal["translated", "no effect", "refused"]
@@ -309,12 +310,10 @@ def _precision_words(given: Sequence[Given], data: str | None, notes: list[str])
     return ["--precision", first.removeprefix("fp-to-"), *([] if data is None else ["--data", data])]
 
 
-_BYTES = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-
-
 def workspace(usage: str, spec: str, unit: str) -> str:
     """MiB, of `workspace:1G`; `unit` is that of a number alone, `usage` the option with what to give."""
-    match = re.fullmatch(r"workspace:(\d{1,18}(?:\.\d*)?(?:e\d\d?)?)([BKMG]?)(?:iB)?", spec, re.IGNORECASE)
-    if match is None:
+    pool, _, text = spec.partition(":")
+    size = size_in(text, unit) if pool == "workspace" else None
+    if size is None:
         raise UsageError(f"{spec}: cannot be translated", f"give one pool, {usage}")
-    return str(max(1, round(float(match[1]) * _BYTES[match[2].upper() or unit] / 2**20)))
+    return str(max(1, round(size / 2**20)))

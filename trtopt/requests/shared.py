@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from trtopt.errors import UsageError
 from trtopt.measure.contracts import DEFAULT, SUMMARIES, TERMS
-from trtopt.options import Argument, Checked, Option, parse_names
+from trtopt.options import Argument, Checked, Option, parse_names, size_in
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import (
     MAX_AXIS,
@@ -62,7 +62,6 @@ OnnxFile = Annotated[str | Path, Argument("the ONNX file.", "onnx")]
 # ── how the command line writes values that are no plain text or number ────────────────────────────────
 
 REFERENCE = "reference"
-_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def parse_batches(text: str) -> tuple[int, ...]:
@@ -176,22 +175,22 @@ def parse_server(text: str) -> bool:
 
 def parse_bytes(text: str) -> int:
     """`8GiB` as bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB)", text.strip())
-    if match is None:
+    size = size_in(text)
+    if size is None:
         raise UsageError(f"--memory {text}: not a size", "give one as 8GiB, 512MiB or 64KiB")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return int(size)
 
 
 _PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_PART = re.compile(f"({_NUMBER})([smh])")
+_PART = re.compile(rf"({_NUMBER})\s*([smh])")
 _MAX_S = 7 * 86400.0
 
 
 def parse_budget(text: str) -> float:
-    """`90s`, `30m`, `1h30m` or plain seconds."""
+    """`90s`, `30 m`, `1h30m` or plain seconds."""
     parts = _PART.findall(text)
-    if parts and "".join(number + unit for number, unit in parts) == text:
+    if parts and "".join(map("".join, parts)) == text.replace(" ", ""):
         seconds = sum(float(number) * _PER_UNIT[unit] for number, unit in parts)
     elif re.fullmatch(_NUMBER, text):
         seconds = float(text)
