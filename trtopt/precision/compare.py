@@ -38,32 +38,13 @@ _SAFE_EXPONENT = 400
 _LEAST_DB, _MOST_DB = -999.0, 200.0
 
 
-class _Sum:
-    """Σ x·y as a number times a power of two, so that squares of FP64 neither overflow nor vanish."""
-
-    def __init__(self) -> None:
-        self.number, self.exponent = 0.0, 0
-
-    def add(self, number: float, exponent: int = 0) -> None:
-        if number:
-            top = max(exponent, self.exponent) if self.number else exponent
-            self.number = math.ldexp(self.number, self.exponent - top) + math.ldexp(number, exponent - top)
-            self.exponent = top
-
-    def add_products(self, first: tuple[NDArray[Any], int], second: tuple[NDArray[Any], int]) -> None:
-        self.add(float(first[0] @ second[0]), first[1] + second[1])
-
-    @property
-    def log2(self) -> float:
-        return math.log2(self.number) + self.exponent
-
-
-def _scaled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-    """The values over a power of two that makes their squares safe, and its exponent: mostly 0."""
-    exponent = int(np.frexp(np.abs(values).max(initial=0.0))[1])
-    if abs(exponent) <= _SAFE_EXPONENT:
-        return values, 0
-    return np.ldexp(values, -exponent), exponent
+def _dot(first: NDArray[np.float64], second: NDArray[np.float64]) -> np.longdouble:
+    """Σ x·y, which overflows and vanishes where extended precision does, far beyond FP64's range."""
+    exponents = [int(np.frexp(np.abs(values).max(initial=0.0))[1]) for values in (first, second)]
+    if max(map(abs, exponents)) <= _SAFE_EXPONENT:
+        return np.longdouble(first @ second)
+    left, right = (np.ldexp(one, -exponent) for one, exponent in zip((first, second), exponents, strict=True))
+    return np.longdouble(np.ldexp(np.longdouble(left @ right), sum(exponents)))
 
 
 class Deviation:
@@ -76,7 +57,7 @@ class Deviation:
         self._resized = 0
         self._integer = False
         self._largest = 0.0
-        self._reference, self._other, self._dot, self._error = (_Sum() for _ in range(4))
+        self._reference = self._other = self._dot = self._error = np.longdouble(0)
 
     def add(self, reference: NDArray[Any], other: NDArray[Any]) -> None:
         """Take a batch of both, of one shape and any numeric type."""
@@ -94,10 +75,10 @@ class Deviation:
     def _labels(self, reference: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
         gap = gaps(reference, other)
         unequal = int(np.count_nonzero(gap))
-        self._reference.add(gap.size)
-        self._other.add(gap.size)
-        self._dot.add(gap.size - unequal)
-        self._error.add(2 * unequal)
+        self._reference += gap.size
+        self._other += gap.size
+        self._dot += gap.size - unequal
+        self._error += 2 * unequal
         return gap
 
     def _numbers(self, reference: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
@@ -109,11 +90,10 @@ class Deviation:
             self._nonfinite += int((~np.isfinite(second)).sum())
             first, second = first[finite], second[finite]
         gap = gaps(first, second)
-        left, right, error = map(_scaled, (first, second, gap))
-        self._reference.add_products(left, left)
-        self._other.add_products(right, right)
-        self._dot.add_products(left, right)
-        self._error.add_products(error, error)
+        self._reference += _dot(first, first)
+        self._other += _dot(second, second)
+        self._dot += _dot(first, second)
+        self._error += _dot(gap, gap)
         return gap
 
     def add_resized(self) -> None:
@@ -123,21 +103,17 @@ class Deviation:
     @property
     def sqnr_db(self) -> float | None:
         """In dB; None without any error, minus infinity for an error on a reference that is all zero."""
-        if not self._error.number:
+        if not self._error:
             return None
-        if not self._reference.number:
-            return -math.inf
-        return 10 * math.log10(2) * (self._reference.log2 - self._error.log2)
+        return float(10 * np.log10(self._reference / self._error)) if self._reference else -math.inf
 
     @property
     def _cosine(self) -> float:
-        reference, other, dot = self._reference, self._other, self._dot
-        if not (reference.number and other.number):
+        if not (self._reference and self._other):
             is_unknown = self._resized > 0 and not self._values
-            return float(reference.number == other.number and not is_unknown)
-        ratio = dot.number / reference.number * (math.sqrt(reference.number) / math.sqrt(other.number))
-        cosine = math.ldexp(ratio, dot.exponent - (reference.exponent + other.exponent) // 2)
-        return max(-1.0, min(1.0, cosine))
+            return float(self._reference == self._other and not is_unknown)
+        cosine = self._dot / (np.sqrt(self._reference) * np.sqrt(self._other))
+        return max(-1.0, min(1.0, float(cosine)))
 
     def result(self) -> OutputDifference:
         """The figures over all batches so far."""
