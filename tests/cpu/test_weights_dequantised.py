@@ -94,9 +94,9 @@ def test_constants_stand_for_q_and_dq_of_weights(
     np.testing.assert_array_equal(answers(folded), answers(model))
 
 
-def saying(name: str, value: int) -> ModelFile:
+def saying_no_saturation() -> ModelFile:
     model = quantised_weight(kind=TensorProto.FLOAT8E4M3FN)
-    model.proto.graph.node[0].attribute.append(helper.make_attribute(name, value))
+    model.proto.graph.node[0].attribute.append(helper.make_attribute("saturate", 0))
     return model
 
 
@@ -106,16 +106,16 @@ def unread() -> ModelFile:
     return model
 
 
-@pytest.mark.parametrize(
-    "model",
-    [quantised_weight(zero=3), quantised_weight(is_output=True), saying("saturate", 0), unread()],
-)
-def test_what_is_no_plain_weight_stays(model: ModelFile) -> None:
+@pytest.mark.parametrize("model", [quantised_weight(is_output=True), unread()])
+def test_what_is_no_weight_stays(model: ModelFile) -> None:
     assert with_weights_dequantized(model) is model
 
 
-def test_attributes_that_say_the_usual_change_nothing() -> None:
-    assert ops(with_weights_dequantized(saying("saturate", 1))) == ["Cast", "MatMul"]
+@pytest.mark.parametrize("model", [quantised_weight(zero=3), saying_no_saturation()])
+def test_zero_points_and_attributes_count(model: ModelFile) -> None:
+    folded = with_weights_dequantized(model)
+    assert ops(folded) == ["Cast", "MatMul"]
+    np.testing.assert_array_equal(answers(folded), answers(model))
 
 
 def test_a_weight_that_an_input_may_replace_stays() -> None:
