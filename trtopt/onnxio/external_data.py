@@ -111,15 +111,21 @@ def mapped(part: FilePart, folder: Path) -> np.ndarray[Any, Any]:
         return values
 
 
-def check_values(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
+def entries_of(tensor: onnx.TensorProto) -> dict[str, str]:
+    """What the tensor says of its place in a file."""
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def check_values(tensors: Iterable[onnx.TensorProto], path: Path, own: str) -> None:
     """Each must have as many values as its shape needs; those in files next to the model are skipped.
 
-    ONNX's own checker does not count them.
+    `own` is the location of those that were left in the model's own file. ONNX's checker does not count them.
     """
     for tensor in tensors:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        place = entries_of(tensor) if tensor.data_location == onnx.TensorProto.EXTERNAL else None
+        if place is not None and place.get("location") != own:
             continue
-        fault = _fault(tensor)
+        fault = _fault(tensor, None if place is None else int(place["length"]))
         if fault is not None:
             raise InvalidModelError(
                 f"{path}: weight {tensor.name!r} of shape {list(tensor.dims)[:8]} {fault}",
@@ -127,7 +133,8 @@ def check_values(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
             )
 
 
-def _fault(tensor: onnx.TensorProto) -> str | None:
+def _fault(tensor: onnx.TensorProto, left: int | None) -> str | None:
+    """What is wrong with a tensor, of which so many bytes were left in the file."""
     try:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
@@ -135,8 +142,8 @@ def _fault(tensor: onnx.TensorProto) -> str | None:
         return f"has the element type {tensor.data_type}, which onnx {onnx.__version__} does not know"
     if min(tensor.dims, default=0) < 0:
         return "has an axis of negative length"
-    if tensor.HasField("raw_data"):
-        needed, there, unit = size_in_bytes(tensor), len(tensor.raw_data), "bytes"
+    if left is not None or tensor.HasField("raw_data"):
+        needed, there, unit = size_in_bytes(tensor), len(tensor.raw_data) if left is None else left, "bytes"
     else:
         count = math.prod(tensor.dims)
         parts = 2 if dtype.kind == "c" else 1
@@ -191,7 +198,7 @@ def file_part(tensor: onnx.TensorProto, where: Path) -> FilePart:
         )
     if min(tensor.dims, default=0) < 0:
         raise InvalidModelError(f"{weight} has an axis of negative length", again)
-    entry = {item.key: item.value for item in tensor.external_data}
+    entry = entries_of(tensor)
     offset = _byte_count(weight, entry.get("offset")) or 0
     length = _byte_count(weight, entry.get("length"))
     shape_bytes = size_in_bytes(tensor)

@@ -43,6 +43,7 @@ from trtopt.onnxio.external_data import (
     INLINE_LIMIT,
     check_rest,
     check_values,
+    entries_of,
     external_files,
     file_part,
     mapped,
@@ -212,10 +213,6 @@ def check_unchanged(model: ModelFile) -> None:
             )
 
 
-def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    return {entry.key: entry.value for entry in tensor.external_data}
-
-
 def is_external(tensor: onnx.TensorProto) -> bool:
     """Whether the tensor's data lies outside its message."""
     return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
@@ -263,7 +260,7 @@ def spooled_parts(
 
 def raw_bytes(tensor: onnx.TensorProto, folder: Path) -> Any:
     """The data of an external tensor, mapped read-only."""
-    entries = _entries(tensor)
+    entries = entries_of(tensor)
     own = _own_files.get(entries.get("location", ""))
     if own is None:
         return mapped(file_part(tensor, folder), folder)
@@ -374,14 +371,12 @@ def load(path: Path) -> ModelFile:
         raise InvalidModelError(
             f"{path}: holds no graph", "check that this is the ONNX file that the exporter wrote"
         )
-    check_values(tensors_of(proto), path)
+    check_values(tensors_of(proto), path, own)
     check_types(proto, path)
     files = (path, *external_files(proto, path, but=own))
     external = False
     for tensor in proto.graph.initializer:
-        if _entries(tensor).get("location") == own:
-            _check_left(tensor, path)
-        elif refers_to_file(tensor):
+        if refers_to_file(tensor) and entries_of(tensor).get("location") != own:
             tensor.data_location = onnx.TensorProto.EXTERNAL
             external = True
         if is_external(tensor) and size_in_bytes(tensor) < LARGE_BYTES:
@@ -391,22 +386,6 @@ def load(path: Path) -> ModelFile:
     take_in_inner(proto, path)
     declare_outputs(proto)
     return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, files)))
-
-
-def _check_left(tensor: onnx.TensorProto, path: Path) -> None:
-    """A weight in the model's own file must have a type and a shape, and as many bytes as that takes."""
-    remedy = "export the model again"
-    try:
-        needed = size_in_bytes(tensor)
-    except KeyError:
-        raise InvalidModelError(f"{path}: weight {tensor.name!r} has no known element type", remedy) from None
-    length = _entries(tensor)["length"]
-    if min(tensor.dims, default=0) < 0 or length != str(needed):
-        raise InvalidModelError(
-            f"{path}: weight {tensor.name!r} of shape {list(tensor.dims)[:8]} has {length} bytes, "
-            f"{needed} are needed",
-            remedy,
-        )
 
 
 def _data(tensor: onnx.TensorProto, folder: Path) -> Any:
@@ -482,7 +461,7 @@ def check_changed_to(out: Path, source: Path) -> None:
 
 def _refuse_own_files(model: ModelFile, path: Path) -> None:
     """Never write over a file that the model is read from."""
-    locations = {_entries(item)["location"] for item in model.proto.graph.initializer if is_external(item)}
+    locations = {entries_of(item)["location"] for item in model.proto.graph.initializer if is_external(item)}
     read = [_own_files.get(one, model.folder / one) for one in locations] + [file for file, _ in model.stamps]
     if path.exists() and any(file.exists() and file.samefile(path) for file in read):
         raise OutputError(f"{path} is a file of the model itself", "choose another place with -o")

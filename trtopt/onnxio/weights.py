@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import graphs_of
-from trtopt.onnxio.model_file import ModelFile, array_of, is_external, spooled_parts
+from trtopt.onnxio.model_file import ModelFile, array_of, spooled_parts
 
 
 def dtype_of(low: int) -> np.dtype[Any]:
@@ -24,15 +24,9 @@ def dtype_of(low: int) -> np.dtype[Any]:
 def converted(tensor: onnx.TensorProto, model: ModelFile, name: str, to: int) -> onnx.TensorProto:
     """The weight in the type `to`, called `name`; a large one goes into the model's spool."""
     array = array_of(tensor, model.folder)
-    if is_external(tensor) and model.spool is not None:
-        parts = (_in_type(part, to) for part in stretches(array))
-        return spooled_parts(parts, dtype_of(to), array.shape, name, model.spool)
-    return onnx.helper.make_tensor(name, to, tensor.dims, _in_type(array, to).tobytes(), raw=True)
-
-
-def _in_type(values: NDArray[Any], to: int) -> NDArray[Any]:
     with np.errstate(over="ignore"):
-        return values.astype(dtype_of(to))
+        parts = (part.astype(dtype_of(to)) for part in stretches(array))
+        return constant_of_parts(parts, dtype_of(to), array.shape, name, model.spool)
 
 
 # New constants; large ones go into files, a part at a time where they are made so.

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.onnxio.graph_walk import names_in, unused_name
-from trtopt.onnxio.model_file import ModelFile, array_of, spooled
+from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.onnxio.weights import constant
 from trtopt.precision.observe import ROWS_AT_ONCE, Products, SecondMoments, observe
 from trtopt.precision.placement.draft import Node, Plan, Precision, View
 from trtopt.precision.placement.products import BLOCK
@@ -163,8 +164,7 @@ def _moved(
 
     values, steps = rounded(array_of(weight, model.folder), seen, form.precision, BLOCK, scale)
     name = unused_name(f"{item.name}_rounded", names_in(model.proto.graph))
-    moved = spooled(values, name, model.spool) if model.spool else onnx.numpy_helper.from_array(values, name)
-    model.proto.graph.initializer.append(moved)
+    model.proto.graph.initializer.append(constant(values, name, model.spool))
     for node in item.readers:
         node.input[1] = name
     return steps

@@ -17,7 +17,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
-from trtopt.onnxio import model_file
+from trtopt.onnxio import model_file, weights
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, take_name
 from trtopt.onnxio.shape_inference import LARGE_BYTES
 from trtopt.targets import Target
@@ -177,13 +177,10 @@ class Scope:
 
     def constant(self, values: Array, like: str) -> Any:
         """A new initializer, named after `like`; a large one is put into a file."""
-        if self.context.spool is not None and values.nbytes >= model_file.SPOOLED_BYTES:
-            tensor = model_file.spooled(values, self.context.fresh(like), self.context.spool)
+        tensor = weights.constant(values, self.context.fresh(like), self.context.spool)
+        if model_file.is_external(tensor) or values.dtype.kind not in "fiub":  # BF16 has another type there
             return gs.Constant(tensor.name, LazyValues(tensor))
-        name = self.context.fresh(like)
-        if values.dtype.kind not in "fiub":  # BF16: onnx-graphsurgeon has another type for it
-            return gs.Constant(name, LazyValues(onnx.numpy_helper.from_array(values, name)))
-        return gs.Constant(name, np.ascontiguousarray(values).reshape(values.shape))
+        return gs.Constant(tensor.name, np.ascontiguousarray(values).reshape(values.shape))
 
     def insert(
         self,
