@@ -14,14 +14,30 @@ WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
 _COPIED_BYTES = 1 << 20  # a head that detectors run over several levels, each with moments of its own
 
 
-def out_channels(node: Any) -> int:
-    """How many output channels a node with a constant weight has."""
-    weight = node.inputs[1].shape
-    if node.op == "Conv":
-        return int(weight[0])
-    if node.op == "ConvTranspose":
-        return int(weight[1]) * int(node.attrs.get("group", 1))
-    return int(weight[0] if node.attrs.get("transB", 0) else weight[1])
+def _channel_axis(node: Any, *, inputs: bool) -> int:
+    """The axis of the weight that counts the node's input channels, or its output channels."""
+    counts_outputs_first = node.attrs.get("transB", 0) if node.op == "Gemm" else node.op == "Conv"
+    return int(bool(counts_outputs_first) == inputs)
+
+
+def _groups(node: Any, axis: int) -> int:
+    """How many times the channels of one group, which the second axis of a kernel counts, are there."""
+    return int(node.attrs.get("group", 1)) if axis and node.op != "Gemm" else 1
+
+
+def _channels(node: Any, *, inputs: bool = False) -> int:
+    """How many output channels, or input channels, a node with a constant weight has."""
+    axis = _channel_axis(node, inputs=inputs)
+    return int(node.inputs[1].shape[axis]) * _groups(node, axis)
+
+
+def _spread(node: Any, values: Array, *, inputs: bool = False) -> Array:
+    """A value for each output channel, or input channel, in a shape that broadcasts to the weight's."""
+    axis, shape = _channel_axis(node, inputs=inputs), list(node.inputs[1].shape)
+    rows, ones = values.reshape(_groups(node, axis), -1), [1] * (len(shape) - 2)
+    if not axis:
+        return rows.reshape(-1, 1, *ones)
+    return np.repeat(rows, shape[0] // len(rows), axis=0).reshape(shape[0], -1, *ones)
 
 
 def why_not_scale(scope: Scope, node: Any) -> str | None:
@@ -37,7 +53,7 @@ def why_not_scale(scope: Scope, node: Any) -> str | None:
         bias = scope.value(node.inputs[2])
         if bias is None:
             return "its bias is computed"
-        if bias.size not in (1, out_channels(node)) or bias.size != (bias.shape or (1,))[-1]:
+        if bias.size not in (1, _channels(node)) or bias.size != (bias.shape or (1,))[-1]:
             return "its bias has a shape of its own"
     return None
 
@@ -69,26 +85,10 @@ def bias_of(scope: Scope, node: Any) -> Array:
 
 def _scale(scope: Scope, node: Any, factor: Array, shift: Array) -> tuple[Array, Array]:
     """The scaled weight and the scaled and shifted bias, in float64."""
-    weight, channels = np.asarray(scope.value(node.inputs[1]), np.float64), out_channels(node)
+    weight, channels = np.asarray(scope.value(node.inputs[1]), np.float64), _channels(node)
     factor, shift = np.broadcast_to(factor, channels), np.broadcast_to(shift, channels)
     with np.errstate(all="ignore"):  # FP64 may overflow, which declines
-        scaled = weight * _per_channel(node, weight, factor)
-        return scaled, factor * bias_of(scope, node) + shift
-
-
-def _per_channel(node: Any, weight: Array, factor: Array) -> Array:
-    if node.op == "Conv":
-        return factor.reshape(-1, *[1] * (weight.ndim - 1))
-    if node.op == "Gemm":
-        return factor[:, None] if node.attrs.get("transB", 0) else factor[None, :]
-    return _by_group(node, weight, factor)
-
-
-def _by_group(node: Any, weight: Array, values: Array) -> Array:
-    """A value for each channel that the weight's second axis stands for, the groups one after the other."""
-    groups = int(node.attrs.get("group", 1))
-    rows = np.repeat(values.reshape(groups, -1), weight.shape[0] // groups, axis=0)
-    return rows.reshape(weight.shape[0], -1, *[1] * (weight.ndim - 2))
+        return weight * _spread(node, factor), factor * bias_of(scope, node) + shift
 
 
 def scale_weights(scope: Scope, node: Any, factor: Array, shift: Array) -> None:
@@ -110,13 +110,14 @@ def set_bias(scope: Scope, node: Any, bias: Array, like: str) -> None:
         node.inputs.append(new)
 
 
-def per_channel(value: Array | None, channels: int, rank: int) -> Array | None:
-    """A constant operand of a tensor of `rank` as one value a channel (axis 1), or None."""
-    if value is None or value.ndim > rank:
+def _per_channel(scope: Scope, constant: Any, tensor: Any, channels: int) -> Array | None:
+    """A constant operand of a tensor as one value a channel (axis 1), in float64; None if it is none."""
+    value, rank = scope.value(constant), scope.rank(tensor)
+    if value is None or rank is None or value.ndim > rank:
         return None
     full = np.reshape(value, (1,) * (rank - value.ndim) + value.shape)
     fits = full.size == 1 or (full.shape[1] == channels and full.size == channels)
-    return np.broadcast_to(np.reshape(full, -1), (channels,)) if fits else None
+    return np.broadcast_to(np.reshape(full, -1), (channels,)).astype(np.float64) if fits else None
 
 
 @rule(
@@ -303,19 +304,12 @@ def fold_scale(scope: Scope, node: Any) -> Verdict | None:
     reason = _why_not_take(scope, first)
     if reason is not None:
         return reason
-    value = _by_output_channel(scope, first, constant)
+    value = _per_channel(scope, constant, first.outputs[0], _channels(first))
     if value is None:
         return "the constant is neither scalar nor per output channel"
     if node.op == "Div" and not value.all():
         return "it divides by zero"
     return _follow(scope, node, first, *_affine_of_operator(node.op, value))
-
-
-def _by_output_channel(scope: Scope, first: Any, constant: Any) -> Array | None:
-    """The constant as one value, or one for each output channel; None if it varies along another axis."""
-    rank = scope.rank(first.outputs[0])
-    found = None if rank is None else per_channel(scope.value(constant), out_channels(first), rank)
-    return None if found is None else found.astype(np.float64)
 
 
 def _affine_of_operator(op: str, value: Array) -> tuple[Array, Array]:
@@ -356,7 +350,7 @@ def fold_scale_before(scope: Scope, node: Any) -> Verdict | None:
     reason = why_not_scale(scope, node)
     if reason is not None:
         return reason
-    value = _by_input_channel(scope, node, scope.value(constant), source)
+    value = _by_input_channel(scope, node, constant, source)
     if value is None:
         return "the constant is neither scalar nor per input channel, or makes the channels"
     if first.op == "Div" and not value.all():
@@ -379,34 +373,21 @@ def fold_scale_before(scope: Scope, node: Any) -> Verdict | None:
     return why_not_write(dtype, weight, bias) or apply
 
 
-def _in_channels(node: Any) -> int:
-    weight = node.inputs[1].shape
-    if node.op == "Conv":
-        return int(weight[1]) * int(node.attrs.get("group", 1))
-    return int(weight[1] if node.attrs.get("transB", 0) else weight[0])
-
-
-def _by_input_channel(scope: Scope, node: Any, constant: Array | None, source: Any) -> Array | None:
-    rank, channels = scope.rank(source), _in_channels(node)
-    if rank is None or rank < 2:
+def _by_input_channel(scope: Scope, node: Any, constant: Any, source: Any) -> Array | None:
+    channels = _channels(node, inputs=True)
+    if (scope.rank(source) or 0) < 2:
         return None
-    if constant is not None and constant.size > 1 and source.shape[1] != channels:
+    if int(np.prod(constant.shape)) > 1 and source.shape[1] != channels:
         return None  # one channel spread over several: the convolution would lose its channels
-    found = per_channel(constant, channels, rank)
-    return None if found is None else found.astype(np.float64)
+    return _per_channel(scope, constant, source, channels)
 
 
 def _fold_constant(scope: Scope, node: Any, op: str, value: Array) -> tuple[Array, Array]:
     """The weight and the bias that take up the constant, in float64."""
     weight, bias = np.asarray(scope.value(node.inputs[1]), np.float64), bias_of(scope, node)
-    if node.op == "Conv":
-        spread = _by_group(node, weight, value)
-        summed = tuple(range(1, weight.ndim))
-    else:
-        spread = value[None, :] if node.attrs.get("transB", 0) else value[:, None]
-        summed = (1,) if node.attrs.get("transB", 0) else (0,)
+    spread, kept = _spread(node, value, inputs=True), _channel_axis(node, inputs=False)
     with np.errstate(all="ignore"):  # an infinite constant or result declines
         if op in ("Mul", "Div"):
             return (weight * spread if op == "Mul" else weight / spread), bias
-        moved = (weight * spread).sum(axis=summed)
+        moved = (weight * spread).sum(axis=tuple(axis for axis in range(weight.ndim) if axis != kept))
         return weight, bias + moved if op == "Add" else bias - moved
