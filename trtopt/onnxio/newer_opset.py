@@ -86,11 +86,12 @@ def _added(
 
 
 def _into_inputs(*names: str, dtype: Any = np.int64) -> Change:
-    """Attributes, of integers if nothing else is said, that became inputs of the same order."""
+    """Attributes, of integers or of that type (None: the first input's), that became inputs in this order."""
 
     def change(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+        kind = dtype or _numpy_type(node.input[0], around)
         for name in names:
-            _append(node, _take(node, name), dtype, name, around)
+            _append(node, _take(node, name), kind, name, around)
         return _trim(node)
 
     return change
@@ -102,13 +103,6 @@ def _numpy_type(tensor: str, around: _Raiser) -> Any:
     if kind not in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE):
         raise NoNewerFormError("takes no such type at its opset")
     return onnx.helper.tensor_dtype_to_np_dtype(kind)
-
-
-def _clip(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
-    dtype = _numpy_type(node.input[0], around)
-    for name in ("min", "max"):
-        _append(node, _take(node, name), dtype, name, around)
-    return _trim(node)
 
 
 def _pad(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
@@ -250,7 +244,7 @@ def _refuse(why: str) -> Change:
 CHANGES: dict[tuple[str, int], Change] = {
     ("BatchNormalization", 9): _per_channel_norm,
     ("BatchNormalization", 14): _untrained_norm,
-    ("Clip", 11): _clip,
+    ("Clip", 11): _into_inputs("min", "max", dtype=None),
     ("DFT", 20): _dft,
     ("Dropout", 10): _dropout,
     ("Dropout", 12): _dropout,

@@ -69,31 +69,12 @@ def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Vio
         raise UsageError(
             "--min-top1: no output looks like scores of classes", "use --min-cosine or --min-sqnr"
         )
-    found = []
-    for item in outputs:
-        measures = (
-            (
-                "share of equal integers" if item.integer else "cosine",
-                item.cosine if item.values else None,
-                bounds.min_cosine,
-                1,
-            ),
-            ("SQNR in dB", item.sqnr_db, bounds.min_sqnr, 1),
-            ("max error", item.max_abs, bounds.max_error, -1),
-            ("top-1 agreement", item.top1, bounds.min_top1, 1),
-            ("NaN or infinite values", float(item.mismatched), 0.0 if bounds.any else None, -1),
-            ("batches of another size", float(item.resized), 0.0 if bounds.any else None, -1),
-            (
-                "finite values",
-                float(item.values - item.nonfinite),
-                1.0 if bounds.any and item.values else None,
-                1,
-            ),
-        )
-        for name, value, bound, sign in measures:
-            if value is not None and bound is not None and not sign * value >= sign * bound:  # NaN meets none
-                found.append(Violation(output=item.output, measure=name, found=value, bound=bound))
-    return tuple(found)
+    return tuple(
+        Violation(output=item.output, measure=name, found=value, bound=bound)
+        for item in outputs
+        for name, value, bound, sign, _ in _measures(item, bounds)
+        if not sign * value >= sign * bound  # NaN meets none
+    )
 
 
 def allowance_used(outputs: Sequence[OutputDifference], bounds: Bounds) -> float:
@@ -103,24 +84,29 @@ def allowance_used(outputs: Sequence[OutputDifference], bounds: Bounds) -> float
     max error / bound and (1 - agreement) / (1 - bound); `HOPELESS` at most, and for NaN.
     It is above 1 exactly where `violations` finds something.
     """
-    used = max((share for item in outputs for share in _shares(item, bounds)), default=0.0)
+    used = max((used for item in outputs for *_, used in _measures(item, bounds)), default=0.0)
     if violations(outputs, bounds):
         return max(used, math.nextafter(1.0, 2.0))
     return min(used, 1.0)
 
 
-def _shares(item: OutputDifference, bounds: Bounds) -> Iterator[float]:
-    """What an output uses of each bound."""
-    if (item.mismatched or item.resized) and bounds.any:
-        yield HOPELESS
-    if bounds.min_cosine is not None:
-        yield _share(1 - item.cosine, 1 - bounds.min_cosine)
-    if bounds.min_sqnr is not None and item.sqnr_db is not None:
-        yield _share(10 ** min((bounds.min_sqnr - item.sqnr_db) / 20, math.log10(HOPELESS)), 1.0)
-    if bounds.max_error is not None:
-        yield _share(item.max_abs, bounds.max_error)
-    if bounds.min_top1 is not None and item.top1 is not None:
-        yield _share(1 - item.top1, 1 - bounds.min_top1)
+def _measures(item: OutputDifference, bounds: Bounds) -> Iterator[tuple[str, float, float, int, float]]:
+    """What is bounded of an output: its name, its value, the least (1) or most (-1) of it, what is used."""
+    if (least := bounds.min_cosine) is not None and item.values:
+        name = "share of equal integers" if item.integer else "cosine"
+        yield name, item.cosine, least, 1, _share(1 - item.cosine, 1 - least)
+    if (least := bounds.min_sqnr) is not None and item.sqnr_db is not None:
+        used = _share(10 ** min((least - item.sqnr_db) / 20, math.log10(HOPELESS)), 1.0)
+        yield "SQNR in dB", item.sqnr_db, least, 1, used
+    if (most := bounds.max_error) is not None:
+        yield "max error", item.max_abs, most, -1, _share(item.max_abs, most)
+    if (least := bounds.min_top1) is not None and item.top1 is not None:
+        yield "top-1 agreement", item.top1, least, 1, _share(1 - item.top1, 1 - least)
+    if bounds.any:
+        yield "NaN or infinite values", item.mismatched, 0, -1, HOPELESS if item.mismatched else 0.0
+        yield "batches of another size", item.resized, 0, -1, HOPELESS if item.resized else 0.0
+        if item.values:
+            yield "finite values", item.values - item.nonfinite, 1, 1, 0.0
 
 
 def _share(error: float, allowed: float) -> float:
