@@ -42,9 +42,10 @@ def _dot(first: NDArray[np.float64], second: NDArray[np.float64]) -> np.longdoub
     """Σ x·y, which overflows and vanishes where extended precision does, far beyond FP64's range."""
     exponents = [int(np.frexp(np.abs(values).max(initial=0.0))[1]) for values in (first, second)]
     if max(map(abs, exponents)) <= _SAFE_EXPONENT:
-        return np.longdouble(first @ second)
-    left, right = (np.ldexp(one, -exponent) for one, exponent in zip((first, second), exponents, strict=True))
-    return np.longdouble(np.ldexp(np.longdouble(left @ right), sum(exponents)))
+        exponents = [0, 0]
+    left, right = (np.ldexp(one, -power) for one, power in zip((first, second), exponents, strict=True))
+    found: np.longdouble = np.ldexp(np.longdouble(left @ right), sum(exponents))
+    return found
 
 
 class Deviation:
