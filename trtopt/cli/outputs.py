@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from trtopt.cli.parameters import offer
 from trtopt.version import __version__
 
 if TYPE_CHECKING:
@@ -26,9 +24,9 @@ Writes = Callable[[Path], "Mapping[Path, Kind]"]
 
 
 class Output(click.Path):
-    """A path to write to; `writes` lists its files and their kinds. Folders are checked as they are made."""
+    """What to write to; `writes` lists its files and their kinds. Folders are checked as they are made."""
 
-    def __init__(self, writes: Writes = lambda path: {}) -> None:
+    def __init__(self, writes: Callable[[Any], Mapping[Path, Kind]] = lambda path: {}) -> None:
         super().__init__(path_type=Path)
         self.writes = writes
 
@@ -61,14 +59,21 @@ class JsonOutput:
     schema: str
     indent: int | None = 2
 
+    @property
+    def kind(self) -> Kind:
+        """What may be written over."""
+        from trtopt.files.outputs import json_kind
+
+        return json_kind(self.schema)
+
     def write(self, text: bytes) -> None:
         """Write JSON that ends with a line's end."""
-        from trtopt.files.outputs import json_kind, write_output
+        from trtopt.files.outputs import write_output
 
         if self.file is None:
             click.echo(text, nl=False)
         else:
-            write_output(self.file, text, json_kind(self.schema))
+            write_output(self.file, text, self.kind)
 
 
 def takes_stdout(output: JsonOutput | None) -> bool:
@@ -93,28 +98,21 @@ def json_option(
         "--json",
         is_flag=False,
         flag_value="",  # without a value the message says what to write
-        callback=functools.partial(_output, schema, indent),
+        type=_JsonType(schema, indent),
         metavar="FILE|-",
-        shell_complete=offer(tuple, files=True),
         help=f"Write {what} as JSON to FILE, or to standard output.",
     )
 
 
-def _output(
-    schema: str, indent: int | None, context: click.Context, option: click.Parameter, value: str | None
-) -> JsonOutput | None:
-    if value is None:
-        return None
-    if not value:
-        raise click.BadParameter("needs a file, or - for standard output: --json -", context, option)
-    if value == "-":
-        return JsonOutput(None, schema, indent)
-    file = Path(value)
-    if file.suffix == ".onnx":  # as it follows the flag in command lines of earlier versions
-        raise click.BadParameter(
-            f"{value} is a model: give a file to write, or - for standard output", context, option
-        )
-    return JsonOutput(file, schema, indent)
+class _JsonType(Output):
+    def __init__(self, schema: str, indent: int | None) -> None:
+        super().__init__(lambda one: {} if one.file is None else {one.file: one.kind})
+        self._schema, self._indent = schema, indent
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value or value.endswith(".onnx"):  # the model, where the flag is given no file
+            self.fail("needs a file, or - for standard output: --json -", param, ctx)
+        return JsonOutput(None if value == "-" else Path(value), self._schema, self._indent)
 
 
 # ── what a gate writes for a CI, and its exit code ────────────────────────────────────────────────────────
@@ -136,6 +134,9 @@ class Export:
 
 
 class _ExportType(Output):
+    def __init__(self) -> None:
+        super().__init__(lambda one: {one.path: one.kind})
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from trtopt.files.outputs import kind_beginning
         from trtopt.report.ci import FORMATS
@@ -310,18 +311,13 @@ def checked_outputs(context: click.Context) -> Iterator[None]:
 
 def _outputs(context: click.Context) -> Iterator[tuple[str, Path, Kind]]:
     """The option, the file and its kind."""
-    from trtopt.files.outputs import json_kind
-
     for parameter in context.command.params:
-        is_log = not parameter.expose_value
-        value = context.meta.get(LOG_FILE) if is_log else context.params.get(parameter.name or "")
-        if isinstance(value, JsonOutput) and value.file is not None:
-            yield parameter.opts[0], value.file, json_kind(value.schema)
-        elif isinstance(parameter.type, _ExportType):
-            yield from ((parameter.opts[0], one.path, one.kind) for one in value or ())
-        elif isinstance(parameter.type, Output) and value is not None:
-            for path, kind in parameter.type.writes(value).items():
-                yield parameter.opts[0], path, kind
+        if isinstance(parameter.type, Output):
+            is_log = not parameter.expose_value
+            value = context.meta.get(LOG_FILE) if is_log else context.params.get(parameter.name or "")
+            for one in value if isinstance(value, tuple) else () if value is None else (value,):
+                for path, kind in parameter.type.writes(one).items():
+                    yield parameter.opts[0], path, kind
 
 
 def _files_read(context: click.Context) -> Iterator[Path]:
