@@ -11,7 +11,7 @@ import click
 
 from trtopt.builder_settings import SETTINGS
 from trtopt.cli.outputs import Output as OutputPath, file_of, model_file, quantized_file
-from trtopt.cli.parameters import OnnxFile, offer, tensor_names
+from trtopt.cli.parameters import OnnxFile, offer
 from trtopt.errors import UsageError
 from trtopt.options import (
     Argument,
@@ -135,8 +135,6 @@ def _value(one: Declared, option: Option, given: Any, kinds: set[Any]) -> Any:
 
 
 def _completion(option: Option) -> Any:
-    if option.metavar == "TENSOR":
-        return tensor_names
     if option.names is None and not option.is_path:
         return None
     return offer(

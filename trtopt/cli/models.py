@@ -10,7 +10,7 @@ import click
 
 from trtopt.cli.command import command
 from trtopt.cli.outputs import NOT_MET, NOT_SHOWN, JsonOutput, check_alarms, json_option, strict_option
-from trtopt.cli.parameters import lint_check_names, model_names, node_names, offer
+from trtopt.cli.parameters import lint_check_names, model_names, offer
 
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
@@ -154,7 +154,7 @@ def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> 
 
 
 def _explain_option(text: str) -> Callable[[Callable[..., Any]], Any]:
-    return click.option("--explain", metavar="NODE", shell_complete=node_names, help=text)
+    return click.option("--explain", metavar="NODE", help=text)
 
 
 @command(

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from trtopt.options import Names
 
 
 class OnnxFile(click.Path):
@@ -38,7 +38,6 @@ class OnnxFile(click.Path):
 # ── what a shell offers; a table is read when the shell asks ──────────────────────────────────────────────
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-Names = Callable[[], Iterable[str]]
 
 
 def offer(table: Names, *, files: bool = False, in_list: bool = False) -> Completer:
@@ -50,31 +49,6 @@ def offer(table: Names, *, files: bool = False, in_list: bool = False) -> Comple
         return [*found, CompletionItem(begun, type="file")] if files else found
 
     return offered
-
-
-def node_names(context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Offer the nodes of MODEL, where it has been typed and can be read."""
-    return _names_in(context, begun, lambda node: [node.name])
-
-
-def tensor_names(context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Offer the tensors that nodes of MODEL compute."""
-    return _names_in(context, begun, lambda node: node.output)
-
-
-def _names_in(
-    context: click.Context, begun: str, names: Callable[[NodeProto], Iterable[str]]
-) -> list[CompletionItem]:
-    from trtopt.errors import TrtoptError
-    from trtopt.onnxio import model_file
-    from trtopt.onnxio.graph_walk import graphs_of
-
-    try:
-        graph = model_file.load(Path(context.params["model"])).proto.graph
-    except (KeyError, TypeError, OSError, TrtoptError):
-        return []
-    found = (name for part in graphs_of(graph) for node in part.node for name in names(node))
-    return [CompletionItem(name) for name in found if name and name.startswith(begun)]
 
 
 def model_names() -> Iterable[str]:

@@ -12,7 +12,6 @@ import pytest
 from click.shell_completion import CompletionItem
 from click.testing import CliRunner
 
-from tests.support.command_line import DIGITS
 from trtopt.cli.main import COMMANDS, cli
 from trtopt.cli.outputs import JsonOutput
 from trtopt.errors import OutputError, UsageError
@@ -204,15 +203,6 @@ def test_a_shell_offers_paths_where_one_is_named(name: str, flag: str) -> None:
     assert command is not None
     option = next(one for one in command.params if flag in one.opts)
     assert [item.type for item in option.shell_complete(click.Context(command), "")] == ["file"]
-
-
-def test_nodes_of_the_typed_model_are_offered() -> None:
-    found = command("rewrite")
-    context = click.Context(found, resilient_parsing=True)
-    explain = next(one for one in found.params if one.name == "explain")
-    assert explain.shell_complete(context, "") == []
-    context.params["model"] = str(DIGITS)
-    assert [item.value for item in explain.shell_complete(context, "/classifier")] == ["/classifier/Gemm"]
 
 
 # ── exit codes ──────────────────────────────────────────────────────────────────────────────────────────
