@@ -150,6 +150,6 @@ def test_names_are_set_apart_once_and_for_all(tmp_path: Path) -> None:
 
 def test_a_branch_may_use_a_name_that_the_graph_around_it_uses_later(tmp_path: Path) -> None:
     later = TWINS.replace("y = MatMul(q, w)", "v = MatMul(q, w) y = Neg(v)")
-    proto = prepare(onnx.load(saved(later, tmp_path)))[0]
+    proto = prepare(load(saved(later, tmp_path))).proto
     assert inner(proto)[0].node[0].output[0] == "v_1"
     cast(later, tmp_path)

@@ -90,7 +90,7 @@ class _Side:
 
     def __init__(self, file: ModelFile, path: str) -> None:
         try:
-            model = normalise(file.proto)[0]
+            model = normalise(file.proto)
         except ModelError as error:
             raise type(error)(f"{path}: {error.problem}", error.remedy) from None
         remove_seal(model)

@@ -6,6 +6,7 @@ import heapq
 import math
 from collections import Counter
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -24,6 +25,7 @@ from trtopt.onnxio.graph_walk import (
     refill,
     subgraphs_of,
 )
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import EXPORT_AGAIN, check, check_functions, forget_placeholders
 
 _CARRIED = {
@@ -143,12 +145,11 @@ def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(np.array(value, _PLAIN[kind]), node.output[0])
 
 
-def lower_constants(graph: onnx.GraphProto) -> int:
-    """Turn Constant nodes into initializers, in place and in all subgraphs; how many there were.
+def lower_constants(graph: onnx.GraphProto) -> None:
+    """Turn Constant nodes into initializers, in place and in all subgraphs.
 
     One that makes an output of its graph stays a node, its value a tensor.
     """
-    count = 0
     for inner in graphs_of(graph):
         outputs = {item.name for item in inner.output}
         kept = []
@@ -163,10 +164,8 @@ def lower_constants(graph: onnx.GraphProto) -> int:
                 kept.append(node)
             else:
                 inner.initializer.append(tensor)
-                count += 1
         if len(kept) < len(inner.node):
             refill(inner.node, kept)
-    return count
 
 
 def _refuse_lossy_attributes(graph: onnx.GraphProto) -> None:
@@ -224,15 +223,15 @@ def inline_and_name(model: onnx.ModelProto) -> onnx.ModelProto:
     return inlined
 
 
-def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
-    """A sound copy of the model, its functions inlined, and how many Constant nodes became initializers."""
-    copy, lowered = normalise(model)
+def prepare(model: ModelFile) -> ModelFile:
+    """The model with a sound copy of its graph: functions inlined, Constant nodes made initializers."""
+    copy = normalise(model.proto)
     _refuse_lossy_attributes(copy.graph)
-    return copy, lowered
+    return replace(model, proto=copy)
 
 
-def normalise(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
-    """The same, also of a model with attributes that no rewritten one can have."""
+def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Such a copy, also of a model with attributes that no rewritten one can have."""
     copy = deepcopy(model)
     _spell_plainly(copy)
     if not opset_of(copy):
@@ -246,4 +245,5 @@ def normalise(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     name_apart(copy.graph)
     sort_nodes(copy.graph)
     check(copy)
-    return copy, lower_constants(copy.graph)
+    lower_constants(copy.graph)
+    return copy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -329,14 +329,13 @@ UNBUILDABLE = frozenset((_foreign_operator.name, _integer_arithmetic.name))
 def lint_model(source: Path, *, target: str) -> LintReport:
     """Look for what will be slow or odd on the TensorRT `target`; nothing is run or written."""
     aim = target_named(target)
-    original = model_file.load(source)
-    proto, _ = prepare.prepare(original.proto)
+    model = prepare.prepare(model_file.load(source))
     return LintReport(
         source=str(source),
         target=aim.name,
-        opset=opset_of(proto),
-        nodes=prepare.count_nodes(proto),
-        advice=tuple(find_advice(replace(original, proto=proto), aim)),
+        opset=opset_of(model.proto),
+        nodes=prepare.count_nodes(model.proto),
+        advice=tuple(find_advice(model, aim)),
     )
 
 

@@ -18,7 +18,7 @@ from trtopt.files.atomic import scratch_beside
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.external_data import size_in_bytes
-from trtopt.onnxio.graph_walk import opset_of
+from trtopt.onnxio.graph_walk import opset_of, parts_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import declare_outputs, fix_inputs
 from trtopt.onnxio.weights import weight_alarms
@@ -203,19 +203,20 @@ def rewrite_model(
     frozen = replace(loaded, proto=_freeze(loaded.proto, shapes)) if shapes else loaded
     typing = type_graph(frozen, io, data=data, check=check)
     original = typing.model
-    proto, lowered = prepare.prepare(original.proto)
+    prepared = prepare.prepare(original)
+    lowered = _constants_in(original.proto) - _constants_in(prepared.proto)
     notes, failed = _on_defaults(original), list[Undone]()
     if shapes:
         notes = [*_on_shapes(loaded.proto, frozen.proto), *notes]
     if check:
         equivalence.check_outputs(original.proto)
     if dynamic_batch:
-        plain, _, failed = _rewrite(replace(original, proto=proto), _SHAPES, aim)
+        plain, _, failed = _rewrite(prepared, _SHAPES, aim)
         opened = make_dynamic(plain.model.proto)
-        proto = opened.proto
+        prepared = replace(prepared, proto=opened.proto)
         notes.append("; patched ".join([f"batch {opened.batch} is now dynamic", *opened.patched]))
     with scratch_beside(out) as spool:
-        model = replace(original, proto=proto, spool=spool)
+        model = replace(prepared, spool=spool)
         if dynamic_batch and check:
             notes.append(prove(original, model, opened))
         proof = _Proof(model if dynamic_batch else original, data, sizes) if check else None
@@ -255,6 +256,10 @@ def rewrite_model(
         if write_unchanged or outcome.applied:
             model_file.save(final.model, out)
     return msgspec.structs.replace(trace, seconds=time.perf_counter() - began)
+
+
+def _constants_in(model: onnx.ModelProto) -> int:
+    return sum(node.op_type == "Constant" for part in parts_of(model) for node in part.node)
 
 
 def _freeze(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int | None]]) -> onnx.ModelProto:
@@ -308,7 +313,7 @@ def fold_at(model: ModelFile, shapes: Mapping[str, Sequence[int | None]], target
     a rule was applied it was run, as the model was, on one random input of these shapes.
     """
     try:
-        proto = _freeze(prepare.prepare(model.proto)[0], shapes)
+        proto = _freeze(prepare.prepare(model).proto, shapes)
         folded = rewrite(replace(model, proto=proto), _FOLDING, target)
         if not folded.applied and (proto.graph.input, proto.graph.output) == (
             model.proto.graph.input,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -199,8 +198,7 @@ def _judge(
         job = ParseJob(path=str(path.absolute()), target=target)
         parsed = run_job(job, on_progress=lambda index, phase, fraction: enter(phase))
     except (BackendMissingError, NoGpuError) as error:
-        prepared = dataclasses.replace(file, proto=prepare(file.proto)[0])
-        advice = find_advice(prepared, target_named(target))
+        advice = find_advice(prepare(file), target_named(target))
         refused = tuple(
             Refusal(node=one.node, operator=one.op, reason=one.reason)
             for one in advice

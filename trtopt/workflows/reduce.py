@@ -110,8 +110,7 @@ def reduce(request: ReduceRequest, listener: Listener = SILENT) -> ReduceReport:
         raise UsageError(f"-o {out}: is the name for the inputs", f"name it {out.with_suffix('.onnx')}")
     for path, kind in ((out, MODEL), (inputs, INPUTS), (journal, JOURNAL)):
         check_output(path, kind)
-    artifact, model = read_onnx(source), model_file.load(source)
-    model = replace(model, proto=prepare(model.proto)[0])
+    artifact, model = read_onnx(source), prepare(model_file.load(source))
     _check_fusion(request.condition, model)
     read = [one for one in (request.data, request.profile) if one is not None] + _files_of(request.condition)
     options = (request.condition, request.bounds.given, request.timeout)

@@ -82,7 +82,7 @@ ENABLED = {
 
 
 def _plan(file: Path) -> Plan:
-    return place(View(prepare(load(file).proto)[0]), PlacementOptions("int8", (), ()))
+    return place(View(prepare(load(file)).proto), PlacementOptions("int8", (), ()))
 
 
 def _quantised(plan: Plan) -> int:

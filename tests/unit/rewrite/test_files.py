@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -220,10 +219,9 @@ def test_three_gib_of_weights_need_little_memory_without_the_proof(tmp_path: Pat
     (tmp_path / "in.onnx").write_bytes(made.SerializeToString())
     with (tmp_path / "w.bin").open("wb") as file:
         file.truncate(rows * 1024)
-    proto = load(tmp_path / "in.onnx")
-    prepared, _ = prepare(proto.proto)
+    prepared = prepare(load(tmp_path / "in.onnx"))
     tracemalloc.start()
-    outcome = rewrite(replace(proto, proto=prepared), RULES, target_named("10"))
+    outcome = rewrite(prepared, RULES, target_named("10"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [item.rule for item in outcome.applied] == ["erase-identity"]

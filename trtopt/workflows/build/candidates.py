@@ -23,9 +23,10 @@ from trtopt.executors.api import Executor, run_job
 from trtopt.files.atomic import scratch_beside, scratch_folder
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.engine import LoadedEngine, OutputsJob, outputs_file
-from trtopt.onnxio import model_file, prepare
+from trtopt.onnxio import model_file
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.shape_inference import fix_inputs
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibrate import calibrate, table_beside, table_text
@@ -78,11 +79,10 @@ def _rewrite_to_quantize(
     model: Path, target: str, shapes: Mapping[str, Sequence[int | None]] = NO_SHAPES
 ) -> ModelFile:
     """The model as quantising would rewrite it, its inputs of these shapes."""
-    file = model_file.load(model)
+    file = prepare(model_file.load(model))
     rules = [rule for rule in RULES if rule.quantizes(target)]
-    proto = prepare.prepare(file.proto)[0]
-    fix_inputs(proto.graph, shapes)
-    return rewrite(replace(file, proto=proto), rules, target_named(target)).model
+    fix_inputs(file.proto.graph, shapes)
+    return rewrite(file, rules, target_named(target)).model
 
 
 @dataclass
@@ -200,8 +200,7 @@ class Candidates:
         self._base, self._folder, self._request, self._bounds = base, folder, request, bounds
         self._int8: list[Entry] = []
         self._plugin_ranges: CalibrationTable | None = None
-        model = model_file.load(Path(base.path))
-        self._model = replace(model, proto=prepare.prepare(model.proto)[0])
+        self._model = prepare(model_file.load(Path(base.path)))
         self._session = open_model(self._model)
 
     def make(self, precision: GraphPrecision) -> Entry:

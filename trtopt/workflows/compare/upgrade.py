@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,9 @@ from trtopt.errors import TrtoptError, UsageError
 from trtopt.executors.api import run_job
 from trtopt.files.atomic import scratch_folder, writing
 from trtopt.measure.engine import DescribeJob, LoadedEngine, OutputsJob, outputs_file
-from trtopt.onnxio import model_file, prepare
+from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import data_dependent_outputs
+from trtopt.onnxio.prepare import prepare
 from trtopt.precision.compare import without_padding
 from trtopt.precision.rounding_noise import ChangedOutput, RoundedModels
 from trtopt.records import OnnxArtifact, OutputChange, Upgrade, UpgradedEngine
@@ -101,9 +101,8 @@ def _memory(engine: LoadedEngine, limit_s: float | None) -> int | None:
 
 def rounded_models(graph: Path, pair: Sequence[LoadedEngine]) -> RoundedModels:
     """What engines that were made of a graph are judged by."""
-    model = model_file.load(graph)
-    model = replace(model, proto=prepare.prepare(model.proto)[0])
-    return RoundedModels(model, on_gpu=any(one.artifact.device.kind == "gpu" for one in pair))
+    on_gpu = any(one.artifact.device.kind == "gpu" for one in pair)
+    return RoundedModels(prepare(model_file.load(graph)), on_gpu=on_gpu)
 
 
 def changed_outputs(

@@ -19,12 +19,13 @@ from trtopt.data.source import range_notes
 from trtopt.device.ort.reference import CannotLoad, CannotRun, Crashed, OperatorMissing
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
-from trtopt.onnxio import model_file, prepare
+from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.graph_walk import graphs_of, name_apart, opset_of
 from trtopt.onnxio.half_emulation import is_low, widened
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
+from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.shape_inference import LOW
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import ACCURATE, accuracy_alarms, allowance_used
@@ -70,7 +71,7 @@ def cast(
         tuple(request.include),
     )
     with scratch_beside(out) as spool, _data_remedy(data):
-        model = replace(original, proto=prepare.prepare(original.proto)[0], spool=spool)
+        model = replace(prepare(original), spool=spool)
         if opset_of(model.proto) < _OLDEST_CAST:
             raise ModelError(
                 f"opset {opset_of(model.proto)}: its Cast is written in another way",

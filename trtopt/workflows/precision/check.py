@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -25,12 +24,13 @@ from trtopt.export.source_module import sibling_function
 from trtopt.export.spec import find, read_spec
 from trtopt.files.atomic import scratch_folder
 from trtopt.measure.engine import LoadedEngine, OutputsJob, filled, outputs_file
-from trtopt.onnxio import model_file, prepare
+from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.graph_walk import data_dependent_outputs
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import Bounds, accuracy_alarms, violations
 from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model, without_padding
@@ -115,8 +115,7 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
 
 def _load(path: Path) -> tuple[OnnxArtifact, ModelFile]:
     """An ONNX file judged, and made walkable, its weights left on disk."""
-    artifact, model = read_onnx(path), model_file.load(path)
-    return artifact, replace(model, proto=prepare.prepare(model.proto)[0])
+    return read_onnx(path), prepare(model_file.load(path))
 
 
 class Checker:
