@@ -27,7 +27,7 @@ from trtopt.records import from_json
 from trtopt.records.precision import BisectReport
 from trtopt.requests.models import BisectRequest, QuantizeOptions
 from trtopt.workflows.precision.bisect import bisect, judge_engines
-from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.precision.checker import Checker
 from trtopt.workflows.precision.quantize import quantize
 
 SAMPLES = 100

@@ -22,7 +22,7 @@ from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
 from trtopt.records import from_json
 from trtopt.records.precision import CheckReport
-from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.precision.checker import Checker
 
 FLOAT = onnx.TensorProto.FLOAT
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer"

@@ -18,7 +18,7 @@ from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
 from trtopt.requests.models import BisectRequest
 from trtopt.workflows.precision.bisect import judge_engines
-from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.precision.checker import Checker
 from trtopt.workflows.profile.peaks import probe_peaks
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {

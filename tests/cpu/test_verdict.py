@@ -22,14 +22,15 @@ from trtopt.errors import BuildError, TrtoptError, UsageError
 from trtopt.files.manifests import read_manifest
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.precision.compare import compare_outputs, open_model
+from trtopt.precision.compare import open_model
 from trtopt.records import from_json
 from trtopt.records.precision import CastReport
 from trtopt.report.precision import verdict_view
 from trtopt.requests.models import QuantizeOptions
-from trtopt.workflows.build import candidates, precision_selection as select_precision
+from trtopt.workflows.build import precision_selection as select_precision
 from trtopt.workflows.build.candidates import Candidates, Entry
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.precision.checker import Checker
 from trtopt.workflows.precision.quantize import quantize
 from trtopt.workflows.workbench import Workbench
 
@@ -137,13 +138,13 @@ def test_a_cast_is_compared_once(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
     script(monkeypatch, layer_ms, fp16_8=1.0, int8_8=1.2)
-    compared: list[str] = []
+    compared, compare = list[str](), Checker.model_file
 
-    def compare(pairs: Any, model: model_file.ModelFile) -> object:
-        compared.append(model.folder.name)
-        return compare_outputs(pairs, model)
+    def comparing(self: Checker, name: str, *rest: Any) -> object:
+        compared.append(name)
+        return compare(self, name, *rest)
 
-    monkeypatch.setattr(candidates, "compare_outputs", compare)
+    monkeypatch.setattr(Checker, "model_file", comparing)
     manifest = build(DIGITS, tmp_path / "out", calib, batch=(8,))
     report = from_json((tmp_path / "out" / "cast.json").read_bytes(), CastReport)
     assert manifest.verdict is not None

@@ -38,13 +38,11 @@ from trtopt.errors import (
     TrtoptError,
     UsageError,
 )
-from trtopt.executors.api import run_job
 from trtopt.files.atomic import lock, scratch_folder
 from trtopt.files.formats import DAMAGED_ZIP
 from trtopt.files.outputs import Kind, check_output, kind_beginning
 from trtopt.inspect.fusion import candidates
 from trtopt.inspect.graph import read_graph
-from trtopt.measure.engine import OutputsJob
 from trtopt.onnxio import model_file
 from trtopt.onnxio.extraction import Ends, constant_tensors, subset_of
 from trtopt.onnxio.graph_walk import name_of
@@ -66,7 +64,7 @@ from trtopt.version import __version__
 from trtopt.workflows.bench.resolve_engines import engines_of_build
 from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.precision.checker import Checker, run_over
 from trtopt.workflows.profile.profile import profile
 from trtopt.workflows.provenance import command_line, now
 
@@ -515,14 +513,8 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
             return tuple(map(_wrong, checked.violations))
         if kind == "fails":
             if runs:
-                job = OutputsJob(
-                    engine=engine,
-                    inputs=manifest.onnx.inputs,
-                    data=str(part.data),
-                    batch=size,
-                    folder=str(part.folder),
-                )
-                run_job(job, limit_s=request.timeout)
+                inputs = manifest.onnx.inputs
+                run_over(engine, inputs, part.data, size, part.folder, limit_s=request.timeout)
             return ()
         found = profile(
             ProfileRequest(folder, data=part.data, duration=_SECONDS, timeout=request.timeout)

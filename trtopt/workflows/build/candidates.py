@@ -5,8 +5,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from itertools import islice
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -15,14 +14,12 @@ from typing import Final
 import msgspec
 
 from trtopt.data import open_data
-from trtopt.data.feeds import seeded_source, specs_of
-from trtopt.data.fit import samples_in
-from trtopt.data.readers import read_npz
+from trtopt.data.feeds import seeded_source
 from trtopt.errors import ModelError, TrtoptError, UsageError
-from trtopt.executors.api import Executor, run_job
-from trtopt.files.atomic import scratch_beside, scratch_folder
+from trtopt.executors.api import THIS_HOST, Executor
+from trtopt.files.atomic import scratch_beside
 from trtopt.measure.contracts import THRESHOLD
-from trtopt.measure.engine import LoadedEngine, OutputsJob, outputs_file
+from trtopt.measure.engine import LoadedEngine
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
@@ -30,16 +27,8 @@ from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.shape_inference import fix_inputs
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibrate import calibrate, table_beside, table_text
-from trtopt.precision.compare import (
-    Deviation,
-    First,
-    add_outputs,
-    compare_outputs,
-    open_model,
-    without_padding,
-)
+from trtopt.precision.compare import First
 from trtopt.precision.fused_plugins import find_layers, reasons_in, write_plugins
-from trtopt.precision.observe import Reference
 from trtopt.precision.placement.draft import Edge, Plan, View
 from trtopt.precision.placement.evidence import Expected, minor_differences
 from trtopt.precision.placement.forms import PLAIN, Forms
@@ -55,10 +44,9 @@ from trtopt.rewrite.rewrite import NO_SHAPES
 from trtopt.rewrite.rules import RULES
 from trtopt.targets import target_named
 from trtopt.workflows.build.folder import in_folder
-from trtopt.workflows.build.graph import (
-    apply_cast,
-    apply_quantization,
-)
+from trtopt.workflows.build.graph import apply_cast, apply_quantization
+from trtopt.workflows.listener import SILENT
+from trtopt.workflows.precision.checker import Checker
 from trtopt.workflows.precision.quantize import job_of
 
 _REMEMBERED = 16
@@ -196,12 +184,18 @@ class Candidates:
     What keeps one from being made is raised as `prepare_graph` raises it.
     """
 
-    def __init__(self, base: OnnxArtifact, folder: Path, request: QuantizeOptions, bounds: Bounds) -> None:
+    def __init__(
+        self,
+        base: OnnxArtifact,
+        folder: Path,
+        request: QuantizeOptions,
+        bounds: Bounds,
+        executor: Executor = THIS_HOST,
+    ) -> None:
         self._base, self._folder, self._request, self._bounds = base, folder, request, bounds
         self._int8: list[Entry] = []
         self._plugin_ranges: CalibrationTable | None = None
-        self._model = prepare(model_file.load(Path(base.path)))
-        self._session = open_model(self._model)
+        self._checker = Checker(Path(base.path), None, bounds, executor)
 
     def make(self, precision: GraphPrecision) -> Entry:
         """The model in a precision; `fp32` is the unchanged model."""
@@ -255,7 +249,8 @@ class Candidates:
 
     def _ranges_of(self, tensors: tuple[str, ...]) -> CalibrationTable:
         """The largest |x| of tensors, which are the same at every batch size."""
-        graph, data = self._model.proto.graph, self._request.data
+        model, data = self._checker.model, self._request.data
+        graph = model.proto.graph
         made = {name for node in graph.node for name in node.output} | {one.name for one in graph.input}
         if lacking := [name for name in tensors if name not in made]:
             raise ModelError(f"{lacking[0]!r} has no range: rewriting renamed it", "omit --fused-plugins")
@@ -263,25 +258,14 @@ class Candidates:
             assert data is not None  # the request was refused without
             edges = tuple(Edge(name, "", 0) for name in tensors)
             job = replace(job_of(self._request), source=open_data(data), model_sha256=self._base.sha256)
-            self._plugin_ranges = calibrate(self._model, Plan(edges, (), (), {}, ()), job, Scales({}), MAX)
+            self._plugin_ranges = calibrate(model, Plan(edges, (), (), {}, ()), job, Scales({}), MAX)
         return self._plugin_ranges
 
-    def judge_engine(self, entry: Entry, engine: LoadedEngine, plan: BuildPlan, executor: Executor) -> Entry:
+    def judge_engine(self, entry: Entry, engine: LoadedEngine, plan: BuildPlan) -> Entry:
         """The entry with its engine's differences from the model; without the engine if it misses a bound."""
-        data, specs, found = str(self._request.data), specs_of(self._model.proto), dict[str, Deviation]()
-        size, count = plan.batch.opt[0], -(-_COMPARED // plan.batch.opt[0])
-        with scratch_folder() as scratch:
-            job = OutputsJob(
-                engine=engine, inputs=specs, data=data, batch=size, folder=str(scratch), batches=count
-            )
-            run_job(job, executor)
-            for index, feed in enumerate(islice(open_data(data).batches(specs, size), count)):
-                wanted, samples = self._session.run(feed), samples_in(feed, specs)
-                made = read_npz(outputs_file(scratch, index)).items()
-                got = {name: without_padding(array, wanted.get(name), samples) for name, array in made}
-                add_outputs(found, wanted, got)
-        differences, left = tuple(one.result() for one in found.values()), entry.candidate.left
-        judged = self._entry(entry.name, "int8", entry.onnx, entry.folder, None, left, differences)
+        data, size, left = self._request.data, plan.batch.opt[0], entry.candidate.left
+        found = self._checker.engine(engine, size, data, SILENT, batches=-(-_COMPARED // size)).outputs
+        judged = self._entry(entry.name, "int8", entry.onnx, entry.folder, None, left, found)
         return judged if judged.broken else replace(judged, engines=entry.engines)
 
     def reduce(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
@@ -301,7 +285,9 @@ class Candidates:
         if ranges is not None and ranges.is_file() and request.data is not None:
             request = replace(request, table=ranges)  # it lists what is smoothed
         onnx = apply_quantization(self._base, request, name, folder).onnx
-        differences = compare_outputs(self._reference.pairs(), model_file.load(Path(onnx.path)))
+        source = open_data(request.data) if request.data is not None else seeded_source(self._checker.model)
+        made = model_file.load(Path(onnx.path))
+        differences = self._checker.model_file(name, made, First(source, _COMPARED)).outputs
         return self._entry(name, request.precision, onnx, folder, request, left, differences)
 
     def _entry(
@@ -323,19 +309,6 @@ class Candidates:
             left=left,
         )
         return Entry(candidate, onnx, folder, request, {})
-
-    @cached_property
-    def _reference(self) -> Reference:
-        """The model's outputs on the first samples."""
-        data, proto = self._request.data, self._model.proto
-        source = open_data(data) if data is not None else seeded_source(self._model)
-        specs, first = specs_of(proto), 0
-        reference = Reference(proto, self._folder, _COMPARED)
-        for feed in First(source, _COMPARED).batches(specs, 8):
-            for name, values in (feed | self._session.run(feed)).items():
-                reference.visit(name, values, first)
-            first += samples_in(feed, specs)
-        return reference
 
 
 def _is_smoothed_as(one: Forms, other: Forms) -> bool:

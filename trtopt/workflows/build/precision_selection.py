@@ -158,7 +158,7 @@ class _PrecisionSelection:
         self._bounds = bounds if bounds.any or recipe.precision != BEST else _BEST_BOUNDS
         self._request = request_for(self._base, recipe, backend)
         plans = make_plans(self._base, recipe, backend)
-        self._candidates = Candidates(self._base, folder, self._request, self._bounds)
+        self._candidates = Candidates(self._base, folder, self._request, self._bounds, workbench.executor)
         shapes = [shapes_at(self._base.inputs, plan, plan.batch.opt[0]) for plan in plans]
         data = fitting_data(self._request.data, self._base.inputs, shapes, self._listener.note)
         self._setting = Setting(contract_for(None), _DURATION_S, data)
@@ -452,7 +452,7 @@ class _PrecisionSelection:
             try:
                 self._build([entry], [contest])
                 engine = self._engine_at(plan, entry)
-                judged = self._candidates.judge_engine(entry, engine, plan, self._workbench.executor)
+                judged = self._candidates.judge_engine(entry, engine, plan)
             except TimingCacheError:
                 raise
             except (BuildError, ModelError, DeviceError) as error:

@@ -10,12 +10,12 @@ import numpy as np
 from trtopt.data import open_data
 from trtopt.data.feeds import extremes, specs_of
 from trtopt.data.fit import samples_in
-from trtopt.data.readers import Arrays, read_npz, write_npz
+from trtopt.data.readers import Arrays, write_npz
 from trtopt.device.ort.reference import CannotRun
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.executors.api import run_job
 from trtopt.files.atomic import scratch_folder, writing
-from trtopt.measure.engine import DescribeJob, LoadedEngine, OutputsJob, outputs_file
+from trtopt.measure.engine import DescribeJob, LoadedEngine
 from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import data_dependent_outputs
 from trtopt.onnxio.prepare import prepare
@@ -26,6 +26,7 @@ from trtopt.requests.measure import CompareRequest, ExplainRequest
 from trtopt.workflows.bench.resolve_engines import find_engines, runs_on
 from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.precision.checker import run_over
 from trtopt.workflows.profile.explain import explain
 
 Side = Mapping[int, LoadedEngine]
@@ -129,19 +130,18 @@ def changed_outputs(
             known.append((f"{feed.name} inputs", *results))
         sources = [] if request.data is None else [str(request.data)]
         for place, source in enumerate((*sources, *[str(seeded)] * bool(known))):
-            folders = [scratch / f"{side}{place}" for side in "ab"]
-            for engine, folder in zip(pair, folders, strict=True):
-                folder.mkdir()
-                job = OutputsJob(engine=engine, inputs=specs, data=source, batch=size, folder=str(folder))
-                run_job(job, limit_s=request.timeout)
-            for index, values in enumerate(open_data(source).batches(specs, size)):
+            ran = []
+            for engine, side in zip(pair, "ab", strict=True):
+                (folder := scratch / f"{side}{place}").mkdir()
+                ran.append(run_over(engine, specs, source, size, folder, limit_s=request.timeout))
+            feeds = open_data(source).batches(specs, size)
+            for index, (values, *both) in enumerate(zip(feeds, *ran, strict=True)):
                 if source == str(seeded):
                     what, wanted, moved = known[index]
                 else:
                     what = f"data, batch {index + 1}"
                     wanted, moved = rounded.exact(values), rounded.moved(values)
                 count = samples_in(values, specs)
-                both = [read_npz(outputs_file(folder, index)) for folder in folders]
                 for name, exact in wanted.items():
                     one = found.setdefault(name, ChangedOutput(name, rounded.unit))
                     a, b = (side.get(name, _MISSING) for side in both)

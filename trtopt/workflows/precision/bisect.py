@@ -43,7 +43,7 @@ from trtopt.targets import DEFAULT, ONNXRUNTIME, target_of
 from trtopt.workflows.bench.resolve_engines import engines_of_build
 from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.precision.checker import Checker
 from trtopt.workflows.precision.quantize import job_of, rewrite_in_fp32, save
 from trtopt.workflows.provenance import command_line, now
 
@@ -313,7 +313,7 @@ def judge_engines(
     )
     manifest = build(source, built, recipe)
     there = engines_of_build(built, manifest, manifest.engines)
-    return tuple(checker.engines(there, None, _data_of(request), SILENT, request.timeout))
+    return tuple(checker.engines(there.at(None), _data_of(request), SILENT, request.timeout))
 
 
 # The models that a bisection tries: a precision written into a graph, but for the nodes that are kept.

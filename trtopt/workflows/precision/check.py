@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
-
-from trtopt.data import SampleSource, open_data
+from trtopt.data import open_data
 from trtopt.data.feeds import seeded_source, specs_of
-from trtopt.data.fit import samples_in
-from trtopt.data.random_inputs import random_batch
-from trtopt.data.readers import read_npz, write_npz
 from trtopt.data.source import range_notes
-from trtopt.device.ort.reference import Unoptimised, crash_context
-from trtopt.errors import DataError, ModelError, UsageError
-from trtopt.executors.api import THIS_HOST, Executor, run_job
-from trtopt.export.source_module import sibling_function
-from trtopt.export.spec import find, read_spec
-from trtopt.files.atomic import scratch_folder
-from trtopt.measure.engine import LoadedEngine, OutputsJob, filled, outputs_file
-from trtopt.onnxio import model_file
+from trtopt.errors import UsageError
 from trtopt.onnxio.disk_space import check_temporary_room
-from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import data_dependent_outputs
-from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.model_info import read_onnx
-from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.bounds import Bounds, accuracy_alarms, violations
-from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model, without_padding
+from trtopt.precision.bounds import accuracy_alarms
+from trtopt.precision.compare import layer_differences
 from trtopt.precision.running import opening_bytes
-from trtopt.printable import visible
-from trtopt.recipe import ANY_SIZES, Recipe, batch_sizes
-from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
-from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference, TaskScore
-from trtopt.records.tensors import TypedTensor
+from trtopt.recipe import batch_sizes
+from trtopt.records.precision import CheckReport, LayerDifference
 from trtopt.requests.models import CheckRequest
 from trtopt.rewrite.typed_io.requested import recorded_in
-from trtopt.rewrite.typed_io.typed_graph import type_reference
-from trtopt.targets import ONNXRUNTIME
-from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, is_model, resolve_engines
+from trtopt.workflows.bench.resolve_engines import check_trust, is_model, resolve_engines
 from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.precision.checker import Checker, Task, load_judged
 from trtopt.workflows.provenance import command_line, now
-
-_BATCH = 8
-_REMEMBERED_BYTES = 256 << 20
-"""How much of the reference's outputs is kept in memory."""
-_INDICES = {np.dtype(np.int32), np.dtype(np.int64)}
-"""An engine may take the one for the other."""
-Array = NDArray[np.generic]
-Arrays = dict[str, Array]
 
 
 def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
@@ -76,7 +42,7 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
                 f"{flag}: an ONNX file runs on the samples in their own shapes",
                 "give samples of those with --data",
             )
-        _, other = _load(path)
+        _, other = load_judged(path)
         check_temporary_room(opening_bytes(checker.model) + opening_bytes(other), listener.note)
         checker.take_inputs_of(recorded_in(other.proto))
         source = open_data(data) if data is not None else seeded_source(checker.model)
@@ -92,7 +58,7 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
         wanted = resolve_engines(path, batch, request.backend, notes, listener, request.trust)
         with wanted as there:
             checker.take_inputs_of(there.io)
-            subjects = checker.engines(there, batch, data, listener, request.timeout, sizes)
+            subjects = checker.engines(there.at(batch, sizes), data, listener, request.timeout)
     if data is not None:
         notes += range_notes(specs_of(checker.model.proto), open_data(data))
     return CheckReport(
@@ -111,233 +77,3 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
             *(alarm for subject in subjects for alarm in accuracy_alarms(subject.outputs)),
         ),
     )
-
-
-def _load(path: Path) -> tuple[OnnxArtifact, ModelFile]:
-    """An ONNX file judged, and made walkable, its weights left on disk."""
-    return read_onnx(path), prepare(model_file.load(path))
-
-
-class Checker:
-    """Holds the reference and judges one subject after the other against it."""
-
-    def __init__(
-        self, against: Path, task: Task | None, bounds: Bounds, executor: Executor = THIS_HOST
-    ) -> None:
-        self._name, self._executor = against.name, executor
-        self.artifact, self.model = _load(against)
-        self._specs = specs_of(self.model.proto)
-        self._answers: dict[bytes, Arrays] = {}
-        self._room = _REMEMBERED_BYTES
-        self._task, self._bounds = task, bounds
-
-    @cached_property
-    def _reference(self) -> Unoptimised:
-        return open_model(self.model)
-
-    def model_file(self, name: str, other: ModelFile, source: SampleSource) -> CheckedSubject:
-        """Compare a model, which runs on ONNX Runtime too, its 16-bit arithmetic emulated."""
-        self._check_inputs(name, specs_of(other.proto))
-        session = open_model(other)
-
-        def run(feed: Arrays) -> Arrays:
-            with crash_context(name):
-                return session.run(session.fit(feed))
-
-        return self._judge(name, source, (run(feed) for feed, _ in self._feeds(source, _BATCH)))
-
-    def _check_inputs(self, name: str, given: Sequence[TensorSpec]) -> None:
-        """Refuse what takes other inputs; floats of another width are converted."""
-        wanted = {spec.name: spec for spec in self._specs}
-        remedy = "check it against the model that it was made from"
-        if {spec.name for spec in given} != wanted.keys():
-            ours, theirs = (
-                ", ".join(map(visible, sorted(spec.name for spec in specs))) for specs in (given, self._specs)
-            )
-            raise ModelError(
-                f"{name} takes other inputs than the reference: {ours}; that takes {theirs}", remedy
-            )
-        for spec in given:
-            if not _takes_alike(spec, wanted[spec.name]):
-                ours, theirs = (
-                    f"{one.dtype} ({', '.join(map(str, one.shape))})" for one in (spec, wanted[spec.name])
-                )
-                raise ModelError(
-                    f"{name} takes {visible(spec.name)!r} as {ours}, and the reference as {theirs}", remedy
-                )
-
-    def take_inputs_of(self, tensors: Sequence[TypedTensor]) -> None:
-        """Give the reference typed inputs and outputs, unless it has them itself."""
-        if tensors:
-            self.model = type_reference(self.model, tensors)
-            self._specs = specs_of(self.model.proto)
-
-    def engines(
-        self,
-        there: ResolvedEngines,
-        batch: Sequence[int] | None,
-        data: str | Path | None,
-        listener: Listener,
-        limit_s: float | None,
-        sizes: Recipe = ANY_SIZES,
-    ) -> list[CheckedSubject]:
-        """Compare engines at all requested batch sizes; see `engine`."""
-        wanted = there.at(batch, sizes)
-        listener.plans([f"batch{size}" for _, size in wanted])
-        return [
-            self.engine(engine, size, data, listener.of_job(place), limit_s)
-            for place, (engine, size) in enumerate(wanted)
-        ]
-
-    def engine(
-        self,
-        engine: LoadedEngine,
-        size: int,
-        data: str | Path | None,
-        listener: Listener,
-        limit_s: float | None = None,
-    ) -> CheckedSubject:
-        """Compare an engine, which the executor runs; its outputs pass through files."""
-        artifact = engine.artifact
-        self._check_inputs(artifact.path, artifact.inputs)
-        with scratch_folder() as scratch:
-            if data is None:
-                data = scratch / "random.npz"
-                write_npz(data, random_batch(self._specs, engine.shapes))
-            job = OutputsJob(
-                engine=msgspec.structs.replace(engine, shapes={}),  # they are the samples'
-                inputs=self._specs,
-                data=str(data),
-                batch=size,
-                folder=str(scratch),
-            )
-            batches = run_job(job, self._executor, limit_s=limit_s, on_progress=listener.progress)
-            outputs = (read_npz(outputs_file(scratch, index)) for index in range(batches))
-            return self._judge(artifact.path, open_data(data), outputs, artifact, size)
-
-    def _feeds(self, source: SampleSource, size: int) -> Iterator[tuple[Arrays, Array | None]]:
-        """Batches of inputs, each with its labels if the task wants them and the data has them."""
-        has_labels = self._task is not None and source.has(LABELS.name)
-        specs = (*self._specs, LABELS) if has_labels else self._specs
-        for feed in source.batches(specs, size):
-            labels = feed.pop(LABELS.name) if has_labels else None
-            yield feed, labels
-
-    def _answer(self, feed: Arrays) -> Arrays:
-        """The reference's outputs, remembered while there is room: subjects are judged on the same data."""
-        key = _digest(feed)
-        if key in self._answers:
-            return self._answers[key]
-        with crash_context(f"the reference, {self._name}"):
-            wanted = self._reference.run(feed)
-        size = sum(array.nbytes for array in wanted.values())
-        if size <= self._room:
-            self._room -= size
-            self._answers[key] = wanted
-        return wanted
-
-    def _judge(
-        self,
-        name: str,
-        source: SampleSource,
-        outputs: Iterable[Arrays],
-        engine: EngineArtifact | None = None,
-        size: int = _BATCH,
-    ) -> CheckedSubject:
-        found: dict[str, Deviation] = {}
-        sized = data_dependent_outputs(self.model.proto.graph)
-        samples = 0
-        for (feed, labels), got in zip(self._feeds(source, size), outputs, strict=True):
-            # where sizes of outputs depend on data, the reference takes what the engine did
-            alike = filled(feed, self._specs, size, engine) if engine is not None and sized else feed
-            wanted = self._answer(alike)
-            count = samples_in(feed, self._specs)
-            got = {
-                key: array if key in sized else without_padding(array, wanted.get(key), count)
-                for key, array in got.items()
-            }
-            add_outputs(found, wanted, got, sized)
-            if self._task is not None:
-                self._task.add(wanted, got, labels)
-            samples += count
-        if not found:
-            raise ModelError(f"{name} has no numeric output", "only numbers can be compared")
-        results = tuple(item.result() for item in found.values())
-        return CheckedSubject(
-            name=name,
-            backend=ONNXRUNTIME if engine is None else str(engine.plan.backend),
-            batch=None if engine is None else size,
-            samples=samples,
-            outputs=results,
-            task=self._task.score() if self._task is not None else None,
-            violations=violations(results, self._bounds),
-        )
-
-
-def _takes_alike(spec: TensorSpec, reference: TensorSpec) -> bool:
-    """Whether an input takes the samples of the reference's; the first axis may have another length."""
-    dtypes = {numpy_dtype(one.dtype) for one in (spec, reference)}
-    converted = all(one.kind in "fV" for one in dtypes) or dtypes == _INDICES
-    pairs = zip(spec.shape[1:], reference.shape[1:], strict=False)
-    return (len(dtypes) == 1 or converted) and all(
-        isinstance(ours, str) or isinstance(theirs, str) or ours == theirs for ours, theirs in pairs
-    )
-
-
-def _digest(feed: Arrays) -> bytes:
-    whole = hashlib.blake2b()
-    for name, array in feed.items():
-        whole.update(f"{name} {array.dtype} {array.shape}".encode())
-        whole.update(array.tobytes())
-    return whole.digest()
-
-
-# A model's task metric, as its file in the collection names it.
-
-
-LABELS = TensorSpec(name="labels", dtype="int64", shape=("samples",))
-"""What DATA calls the right answers, one a sample."""
-
-
-class Task:
-    """Collects one output of both sides, and the labels where there are any, and scores them.
-
-    A metric takes (outputs, labels) where the data has labels, else (reference's outputs, outputs).
-    """
-
-    def __init__(self, model: str) -> None:
-        path = find(model)
-        spec = read_spec(path)
-        if spec.metric is None or not spec.outputs:
-            raise UsageError(f"--model {model}: its file names no metric", "omit --model")
-        self._metric, self._output = spec.metric, spec.outputs[0]
-        self.data = path.parent / spec.data if spec.data is not None else None
-        self._function = sibling_function(path, spec.metric)
-        self._kept: tuple[list[Array], ...] = ([], [], [])
-
-    def add(self, wanted: Arrays, got: Arrays, labels: Array | None) -> None:
-        """Take a batch of both sides' outputs."""
-        if self._output not in wanted:
-            raise UsageError(
-                f"the model has no output {self._output!r}",
-                "check that --model names the model that it was made from",
-            )
-        for kept, array in zip(self._kept, (wanted[self._output], got[self._output], labels), strict=True):
-            if array is not None:
-                kept.append(array)
-
-    def score(self) -> TaskScore:
-        """The metric over all added batches; then starts again."""
-        reference, checked, labels = (np.concatenate(kept) if kept else None for kept in self._kept)
-        self._kept = ([], [], [])
-        try:
-            if labels is not None:
-                scores = self._function(reference, labels), self._function(checked, labels)
-            else:
-                scores = self._function(reference, reference), self._function(reference, checked)
-        except Exception as error:
-            raise DataError(
-                f"the metric {self._metric} fails on this data: {error}",
-                f"does it need an array {LABELS.name!r} in --data?",
-            ) from error
-        return TaskScore(metric=self._metric, reference=float(scores[0]), checked=float(scores[1]))

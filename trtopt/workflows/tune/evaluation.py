@@ -32,7 +32,7 @@ from trtopt.requests.build import TuneRequest
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.folder import copy_without_engines, stamp, verified_graphs
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.precision.checker import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.race import (
     ROUNDS,
