@@ -176,7 +176,7 @@ class Subject:
     def launch(self) -> None:
         """One replay."""
         if self._graph is not None:
-            self._graph.launcher(self._stream)()
+            self._graph.launch()
         else:
             self._context.bind(self._buffers)
             self._context.enqueue(self._stream)

@@ -433,7 +433,7 @@ def step_own() -> dict[str, Any]:
     graph = device.capture(stream, lambda: device.copy_to_device(buffer, host, stream))
 
     def replay() -> None:
-        graph.launcher(stream)()
+        graph.launch()
         stream.synchronize()
 
     replayed = [str(one) for one in recorder.record(replay).activities]

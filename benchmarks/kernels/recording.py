@@ -146,7 +146,7 @@ def recorded(device: Device, context: Context, stream: Stream, way: str) -> dict
         launch: Callable[[], None] = lambda: context.enqueue(stream)  # noqa: E731
         if way == "graph":
             graph = resources.enter_context(closing(device.capture(stream, launch)))
-            launch = graph.launcher(stream)
+            launch = graph.launch
         if way == "profiled":
             context.report_layers(lambda name, ms: layers.append((name, ms)))
         if way == "synced":

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.backends import open_target
+from trtopt.device.cuda.cuda_python import load_runtime
 from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.loop.sampling import Subject, measure
@@ -31,15 +32,20 @@ def bare_launches_us(device, session, shapes):
     context.bind(buffers)
     context.enqueue(stream)
     stream.synchronize()
-    graph = device.capture(stream, lambda: context.enqueue(stream))
-    launch, executable, handle = graph._runtime.cudaGraphLaunch, graph._executable, stream.handle
+    runtime, handle = load_runtime(), stream.handle
+    runtime.cudaStreamBeginCapture(handle, runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal)
+    context.enqueue(stream)
+    _, graph = runtime.cudaStreamEndCapture(handle)
+    launch, (_, executable) = runtime.cudaGraphLaunch, runtime.cudaGraphInstantiate(graph, 0)
     times = []
     for _ in range(LAUNCHES):
         before = time.perf_counter_ns()
         launch(executable, handle)
         times.append((time.perf_counter_ns() - before) / 1e3)
         stream.synchronize()
-    for resource in (graph, *buffers.values(), stream, context):
+    runtime.cudaGraphExecDestroy(executable)
+    runtime.cudaGraphDestroy(graph)
+    for resource in (*buffers.values(), stream, context):
         resource.close()
     return times
 

@@ -35,13 +35,13 @@ def query(target: Target, folder: Path, batch: int, resources: ExitStack) -> Cal
     context.bind(buffers)
     context.enqueue(stream)
     stream.synchronize()
-    launch = context.enqueue
+    launch = context.launcher(stream)
     with suppress(GraphCaptureError):  # a processor has none
         graph = device.capture(stream, lambda: context.enqueue(stream))
         launch = resources.enter_context(closing(graph)).launch
 
     def run() -> None:
-        launch(stream)
+        launch()
         stream.synchronize()
 
     return run

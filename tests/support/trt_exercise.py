@@ -251,7 +251,7 @@ SIZED: dict[str, Any] = {
 
 
 def run_sized(surface: Surface, device: ScriptedDevice) -> list[Any]:
-    """Run an engine of `SIZED` twice: its bindings; then the output's shape and the growths, run by run."""
+    """Run an engine of `SIZED` twice: its bindings; then the output's shape and the memory in use."""
     session = load(surface, device=device)
     context, stream = session.context(SHAPES), device.stream()
     try:
@@ -260,7 +260,7 @@ def run_sized(surface: Surface, device: ScriptedDevice) -> list[Any]:
         outcome: list[Any] = [context.bindings]
         for _ in range(2):
             context.enqueue(stream)
-            outcome.append((context.sized_outputs()[LOGITS[0]].shape, context.output_growths))
+            outcome.append((context.sized_outputs()[LOGITS[0]].shape, device.used))
         return outcome
     finally:
         context.close()

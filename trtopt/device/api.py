@@ -81,11 +81,10 @@ class Stream(Held, Protocol):
         """Let the host wait until the stream is empty."""
 
 
-class DeviceBuffer:
-    """Memory as the device sees it; `release` gives it back, unless somebody else does."""
+class Releasable:
+    """What `release` gives back, unless somebody else does."""
 
-    def __init__(self, address: int, nbytes: int, release: Callable[[], object] | None = None) -> None:
-        self.address, self.nbytes = address, nbytes
+    def __init__(self, release: Callable[[], object] | None = None) -> None:
         self._release = release
 
     def close(self) -> None:
@@ -93,6 +92,14 @@ class DeviceBuffer:
         release, self._release = self._release, None
         if release is not None:
             release()
+
+
+class DeviceBuffer(Releasable):
+    """Memory as the device sees it."""
+
+    def __init__(self, address: int, nbytes: int, release: Callable[[], object] | None = None) -> None:
+        super().__init__(release)
+        self.address, self.nbytes = address, nbytes
 
 
 class HostBuffer(DeviceBuffer):
@@ -108,11 +115,12 @@ class HostBuffer(DeviceBuffer):
         super().close()
 
 
-class Graph(Held, Protocol):
-    """A captured sequence of device work."""
+class Graph(Releasable):
+    """A captured sequence of device work; `launch` enqueues all of it where it was captured."""
 
-    def launcher(self, stream: Stream) -> Callable[[], None]:
-        """What enqueues all of it: see `Context.launcher`."""
+    def __init__(self, launch: Callable[[], None], release: Callable[[], object]) -> None:
+        super().__init__(release)
+        self.launch = launch
 
 
 class ClockSensor(Protocol):
@@ -340,6 +348,7 @@ class Context(Held, Protocol):
 
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one inference."""
+        self.launcher(stream)()
 
     def launcher(self, stream: Stream) -> Callable[[], None]:
         """What enqueues one inference with what is bound now: the library's call, and a look at its answer.
@@ -351,10 +360,6 @@ class Context(Held, Protocol):
     def sized_outputs(self) -> Mapping[str, SizedOutput]:
         """The outputs of data-dependent size that the last enqueue left, by name."""
 
-    @property
-    def output_growths(self) -> int:
-        """How often the device memory of such outputs had to grow."""
-
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """From now on call `report(layer name, ms)` for every layer of every run; slows the runs.
 
@@ -364,12 +369,14 @@ class Context(Held, Protocol):
 
     def request_layers(self) -> bool:
         """Report the layers of the last run, which must have ended; False where there are none to report."""
+        return False
 
     def emit_ranges(self) -> None:
         """From now on show profilers each layer of an enqueue as an NVTX range, if the backend can."""
 
     def inspect(self) -> str | None:
         """The engine's layers at this context's shapes, in the backend's own JSON; None where it has none."""
+        return None
 
 
 class Session(Held, Protocol):

@@ -24,7 +24,7 @@ def capture_inference(
         raise GraphCaptureError(f"the size of {', '.join(map(repr, names))} is known only after running")
     graph = device.capture(stream, context.launcher(stream))
     resources.callback(graph.close)
-    return graph.launcher(stream)
+    return graph.launch
 
 
 class SizedCopies:

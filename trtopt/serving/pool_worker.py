@@ -108,7 +108,7 @@ class Prepared:
         if self._wants_graph and self._is_warm and self._graph is None:
             self._capture()
         if self._graph is not None:
-            self._graph.launcher(self._stream)()
+            self._graph.launch()
         else:
             self._enqueue()
         self._is_warm = True

@@ -151,7 +151,7 @@ class ScriptedDevice:
         self.recorded = []
         try:
             work()
-            return ScriptedGraph(self, self.recorded)
+            return ScriptedGraph(self, stream, self.recorded)
         finally:
             self.recorded = None
 
@@ -272,8 +272,6 @@ class ScriptedContext(Owned):
     def sized_outputs(self) -> dict[str, SizedOutput]:
         """None."""
         return {}
-
-    output_growths = 0
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """Report the scripted layers from now on."""

@@ -118,19 +118,15 @@ def is_pageable(buffer: HostBuffer) -> bool:
 
 
 class ScriptedGraph(Owned):
-    """What was captured, each part telling its milliseconds."""
+    """What was captured on a stream, each part telling its milliseconds."""
 
-    def __init__(self, device: ScriptedDevice, parts: Sequence[Callable[[], float]]) -> None:
+    def __init__(self, device: ScriptedDevice, stream: Stream, parts: Sequence[Callable[[], float]]) -> None:
         super().__init__(device)
-        self._parts = tuple(parts)
+        self._stream, self._parts = stream, tuple(parts)
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self) -> None:
         """Enqueue them."""
         self.device.call("launch")
         self.device.host_s += next(self.device.enqueue) / 1e3
         for duration_ms in self._parts:
-            run_on(stream, duration_ms())
-
-    def launcher(self, stream: Stream) -> Callable[[], None]:
-        """The same."""
-        return lambda: self.launch(stream)
+            run_on(self._stream, duration_ms())

@@ -62,37 +62,18 @@ def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> Gra
         if status != runtime.cudaError_t.cudaSuccess:
             raise _not_captured(status.name)
         executable = checked(runtime, runtime.cudaGraphInstantiate(graph, 0), "instantiating a graph")
-    return _CapturedGraph(runtime, executable)
+    call, success, handle = runtime.cudaGraphLaunch, runtime.cudaError_t.cudaSuccess, stream.handle
+
+    def launch() -> None:
+        (status,) = call(executable, handle)
+        if status != success:
+            raise failure("launching a graph", status.name)
+
+    return Graph(launch, partial(runtime.cudaGraphExecDestroy, executable))
 
 
 def _not_captured(reason: str) -> GraphCaptureError:
     return GraphCaptureError(f"cannot be captured in a CUDA graph: {reason}")
-
-
-class _CapturedGraph:
-    """See `device.api.Graph`."""
-
-    def __init__(self, runtime: Any, executable: Any) -> None:
-        self._runtime = runtime
-        self._executable = executable
-
-    def launcher(self, stream: Stream) -> Callable[[], None]:
-        call, executable, handle = self._runtime.cudaGraphLaunch, self._executable, stream.handle
-        success = self._runtime.cudaError_t.cudaSuccess
-
-        def launch() -> None:
-            (status,) = call(executable, handle)
-            if status != success:
-                raise DeviceError(
-                    f"CUDA failed: launching a graph: {status.name}", "see whether the GPU is healthy"
-                )
-
-        return launch
-
-    def close(self) -> None:
-        if self._executable is not None:
-            self._runtime.cudaGraphExecDestroy(self._executable)
-            self._executable = None
 
 
 class _Stream:

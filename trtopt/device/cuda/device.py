@@ -28,7 +28,7 @@ from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.records import DeviceInfo
 
 
-def failure(doing: str, name: str, *, is_out_of_memory: bool) -> DeviceError:
+def failure(doing: str, name: str, *, is_out_of_memory: bool = False) -> DeviceError:
     """The error of a call that was `doing` something; `name` is CUDA's own name for what went wrong."""
     if is_out_of_memory:
         return DeviceMemoryError(f"out of memory: {doing}", LESS_MEMORY)

@@ -229,7 +229,7 @@ def spec_of(value: Any) -> TensorSpec:
     return TensorSpec(name=value.name, dtype=_OTHER_NAMES.get(element, element), shape=shape)
 
 
-class OnnxRuntimeContext:
+class OnnxRuntimeContext(Context):
     """See `device.api.Context`."""
 
     def __init__(self, session: Any, bindings: tuple[Binding, ...]) -> None:
@@ -240,8 +240,6 @@ class OnnxRuntimeContext:
         self._known: dict[tuple[int, ...], list[Any]] = {}
         """One binding each by addresses, in a list that is emptied at the end: no launcher keeps it."""
         self._sized = tuple(one for one in bindings if one.is_data_dependent)
-        self._capacity = dict.fromkeys((one.name for one in self._sized), 0)
-        self.output_growths = 0
 
     def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
         fixed = [one for one in self.bindings if not one.is_data_dependent]
@@ -265,11 +263,8 @@ class OnnxRuntimeContext:
             )
         return made
 
-    def enqueue(self, stream: Stream) -> None:
-        """Run, and return when it is done."""
-        self.launcher(stream)()
-
     def launcher(self, stream: Stream) -> Callable[[], None]:
+        """What runs it, and returns when it is done."""
         bound = self._bound
 
         def launch() -> None:
@@ -287,9 +282,6 @@ class OnnxRuntimeContext:
         for binding in self._sized:  # what the last run allocated is of the last run's size
             self._bound[0].bind_output(binding.name, "cpu")
         launch()
-        for name, output in self.sized_outputs().items():
-            self.output_growths += 0 < self._capacity[name] < output.nbytes
-            self._capacity[name] = max(self._capacity[name], output.nbytes)
 
     def sized_outputs(self) -> dict[str, SizedOutput]:
         """What ONNX Runtime allocated in the last run."""
@@ -306,15 +298,8 @@ class OnnxRuntimeContext:
         """ONNX Runtime's profiler covers a whole session: see `OnnxRuntimeSession.layer_pass`."""
         raise UsageError("ONNX Runtime reports no layer times run by run", "take its session's layer pass")
 
-    def request_layers(self) -> bool:
-        return False
-
     def emit_ranges(self) -> None:
         """ONNX Runtime has none."""
-
-    def inspect(self) -> str | None:
-        """The engine is a model in ONNX, which describes itself."""
-        return None
 
     def close(self) -> None:
         for bound in self._known.values():

@@ -119,20 +119,18 @@ def _make_async(trt: Any, memory: TrackedMemory) -> Any:
 
 
 class OutputMemory:
-    """What TensorRT's allocator of one output asks for; `growths` counts how often it had to grow."""
+    """What TensorRT's allocator of one output asks for."""
 
     def __init__(self, device: Device, dtype: np.dtype[np.generic]) -> None:
         self._device, self._dtype = device, dtype
         self._buffer: DeviceBuffer | None = None
         self._shape: Shape = (0,)
-        self.growths = 0
         self.error: DeviceError | None = None
 
     def reallocate(self, nbytes: int) -> int:
         """The address of at least `nbytes`; 0 where there is no room, with `error` set."""
         if self._buffer is not None and self._buffer.nbytes >= nbytes:
             return self._buffer.address
-        self.growths += self._buffer is not None
         self.close()
         try:
             self._buffer = self._device.device_buffer(max(1, nbytes))

@@ -202,7 +202,7 @@ def set_profile(context: Any, index: int, target: TensorRTTarget) -> None:
         stream.close()
 
 
-class TensorRTContext:
+class TensorRTContext(Context):
     """An execution context with fixed shapes; see `device.api.Context`."""
 
     def __init__(self, session: TensorRTSession, context: Any, bindings: tuple[Binding, ...]) -> None:
@@ -236,9 +236,6 @@ class TensorRTContext:
                     "see the messages above; TensorRT wants buffers aligned to 256 bytes",
                 )
 
-    def enqueue(self, stream: Stream) -> None:
-        self.launcher(stream)()
-
     def launcher(self, stream: Stream) -> Callable[[], None]:
         """`execute_async_v3`, looked up in each call: a launcher does not keep a closed context's memory."""
         handle = stream.handle
@@ -261,10 +258,6 @@ class TensorRTContext:
     def sized_outputs(self) -> dict[str, SizedOutput]:
         """What TensorRT allocated; it knows the shapes when an enqueue returns."""
         return {name: memory.output for name, memory in self._sized.items()}
-
-    @property
-    def output_growths(self) -> int:
-        return sum(memory.growths for memory in self._sized.values())
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """Attach a profiler; unless it is to report on request, every enqueue waits for its layers."""

@@ -271,11 +271,6 @@ class InferenceStream:
         """What the last query left of outputs whose size depends on data."""
         return self._context.sized_outputs()
 
-    @property
-    def output_growths(self) -> int:
-        """How often the memory of such outputs had to grow."""
-        return self._context.output_growths
-
     def close(self) -> None:
         """Give everything back."""
         self._resources.close()

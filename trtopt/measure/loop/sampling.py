@@ -60,10 +60,7 @@ def _notes_on(inference_stream: InferenceStream) -> list[str]:
     notes = []
     if sized := inference_stream.sized_outputs:
         shapes = ", ".join(f"{name} {list(output.shape)}" for name, output in sized.items())
-        notes.append(
-            f"outputs whose size depends on the data, here: {shapes}; their memory grew "
-            f"{inference_stream.output_growths} times"
-        )
+        notes.append(f"outputs whose size depends on the data, here: {shapes}")
     if inference_stream.device.info.kind == "cpu" and inference_stream.contract.transfers:
         notes.append(
             "on the CPU the host thread itself copies and computes: a query's copies overlap nothing"

@@ -24,6 +24,7 @@ class Runtime:
     def __init__(self, end: object = OK) -> None:
         self.capturing: set[int] = set()
         self.graphs: list[str] = []
+        self.destroyed = 0
         self._end, self._last = end, OK
 
     def cudaStreamBeginCapture(self, stream: int, mode: int) -> tuple[object]:
@@ -44,6 +45,10 @@ class Runtime:
 
     def cudaGraphDestroy(self, graph: str) -> tuple[object]:
         self.graphs.remove(graph)
+        return (OK,)
+
+    def cudaGraphExecDestroy(self, executable: str) -> tuple[object]:
+        self.destroyed += 1
         return (OK,)
 
     def cudaGetLastError(self) -> tuple[object]:
@@ -93,15 +98,18 @@ def test_a_capture_that_was_invalidated_is_named_and_leaves_no_error_behind() ->
     assert runtime.cudaGetLastError() == (OK,)
 
 
-def test_a_capture_that_succeeds_keeps_the_executable_alone() -> None:
+def test_a_capture_that_succeeds_keeps_the_executable_alone_and_destroys_it_once() -> None:
     runtime = Runtime()
-    capture_graph(runtime, STREAM, lambda: None)
-    assert (runtime.capturing, runtime.graphs) == (set(), [])
+    graph = capture_graph(runtime, STREAM, lambda: None)
+    assert (runtime.capturing, runtime.graphs, runtime.destroyed) == (set(), [], 0)
+    graph.close()
+    graph.close()
+    assert runtime.destroyed == 1
 
 
 def test_a_launch_that_fails_is_an_error_with_cudas_name_for_it() -> None:
     runtime = Runtime()
-    run = capture_graph(runtime, STREAM, lambda: None).launcher(STREAM)
+    run = capture_graph(runtime, STREAM, lambda: None).launch
     run()
     runtime._end = INVALIDATED
     with pytest.raises(DeviceError, match="cudaErrorStreamCaptureInvalidated"):

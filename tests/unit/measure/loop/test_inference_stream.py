@@ -110,9 +110,9 @@ class TracingDevice(ScriptedDevice):
         graph = super().capture(stream, work)
         launch, bound = graph.launch, self.bound
 
-        def traced(stream: Stream) -> None:
+        def traced() -> None:
             self.read.append(bound)
-            launch(stream)
+            launch()
 
         graph.launch = traced  # type: ignore[method-assign]
         return graph
@@ -278,9 +278,9 @@ class Watched(ScriptedDevice):
         graph = super().capture(stream, work)
         launch, bound = graph.launch, dict(self.bound)
 
-        def watched(stream: Stream) -> None:
+        def watched() -> None:
             before_s = stream.ready_s  # type: ignore[attr-defined]
-            launch(stream)
+            launch()
             self.compute_on(bound, max(before_s, self.host_s), stream.ready_s)  # type: ignore[attr-defined]
 
         graph.launch = watched  # type: ignore[method-assign]
