@@ -18,9 +18,9 @@ import argparse
 import difflib
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal, NoReturn, cast
 
@@ -162,10 +162,45 @@ def _parser_of(
     return parser
 
 
-def parse(
-    program: str, options: Sequence[PeerOption], arguments: Sequence[str], *, abbreviated: bool
-) -> tuple[list[Given], list[str]]:
-    """The options of a command line, and its other words; `abbreviated` takes beginnings of names too."""
+@dataclass(frozen=True)
+class Line:
+    """A command line that has been read: the options that count, other words; `notes` are added to."""
+
+    given: Sequence[Given]
+    words: Sequence[str]
+    notes: list[str]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Given]:
+        """The last of each option."""
+        return {one.name: one for one in self.given}
+
+    @property
+    def model(self) -> str:
+        """The first other word."""
+        return self.words[0]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.by_name
+
+    def value(self, name: str) -> str | None:
+        """The value of an option."""
+        return self.by_name[name].value if name in self.by_name else None
+
+
+def read_line(
+    program: str,
+    options: Sequence[PeerOption],
+    arguments: Sequence[str],
+    repeated: Set[str],
+    *,
+    abbreviated: bool,
+) -> Line:
+    """Read a command line; `abbreviated` takes beginnings of names too.
+
+    Of an option that is not in `repeated` the last one counts, with a note on the others. Options that trtopt
+    cannot translate are refused, all of them at once.
+    """
     known = tuple((option.names, option.count) for option in options)
     parser = _parser_of(known, abbreviated=abbreviated)
     by_name = {name: option for option in options for name in option.names}
@@ -179,11 +214,15 @@ def parse(
         near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.8)
         hint = f"did you mean {near[0]}?" if near else f"omit it; those of trtopt go before {program}'s"
         raise UsageError(f"{name}: no option of {program}", hint)
-    return found.given, others
+    given: list[Given] = found.given
+    _refuse(given)
+    last = {one.name: one for one in given}
+    kept = [one for one in given if one.name in repeated or one is last[one.name]]
+    superseded = [one for one in given if one.name not in repeated and one.values != last[one.name].values]
+    return Line(kept, others, [f"{one.text}: no effect beside {last[one.name].text}" for one in superseded])
 
 
-def refuse(given: Sequence[Given]) -> None:
-    """Stop at options that trtopt cannot translate, all of them at once."""
+def _refuse(given: Sequence[Given]) -> None:
     reasons: dict[str, list[str]] = {}
     for one in given:
         if one.option.kind == "refused" and not one.is_harmless:
@@ -195,14 +234,6 @@ def refuse(given: Sequence[Given]) -> None:
             f"{', '.join(every)}: cannot be translated",
             "; ".join(remedies) if len(reasons) > 1 else next(iter(reasons)),
         )
-
-
-def last_of_each(given: Sequence[Given], repeated: frozenset[str]) -> tuple[list[Given], list[str]]:
-    """The options that count, of several the last but for those in `repeated`; and notes on the others."""
-    last = {one.name: one for one in given}
-    kept = [one for one in given if one.name in repeated or one is last[one.name]]
-    superseded = (one for one in given if one.name not in repeated and one.values != last[one.name].values)
-    return kept, [f"{one.text}: no effect beside {last[one.name].text}" for one in superseded]
 
 
 def _why_no_effect(one: Given, run: set[str]) -> str:
@@ -251,16 +282,14 @@ class Translation:
         return tuple(f"{setting}{shlex.join(('trtopt', *command))}" for command in self.commands)
 
 
-def translation_of(
-    commands: Sequence[Sequence[str]], given: Sequence[Given], notes: Sequence[str]
-) -> Translation:
+def translation_of(commands: Sequence[Sequence[str]], line: Line) -> Translation:
     """The commands with what options become by themselves, and notes on what has no effect in them."""
     run = {command[0] for command in commands}
-    reasons = {one.text: _why_no_effect(one, run) for one in given}
+    reasons = {one.text: _why_no_effect(one, run) for one in line.given}
     idle = [f"{text}: no effect here: {why}" for text, why in reasons.items() if why]
     return Translation(
-        tuple((*command, *own_words(command[0], given)) for command in commands),
-        tuple(dict.fromkeys((*idle, *notes))),
+        tuple((*command, *own_words(command[0], line.given)) for command in commands),
+        tuple(dict.fromkeys((*idle, *line.notes))),
     )
 
 
@@ -277,25 +306,19 @@ _PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16", "fp-to-fp16")
 
 
 def build_words(
-    model: str,
-    engine: str | None,
-    profiles: Sequence[Profile],
-    given: Sequence[Given],
-    data: str | None,
-    notes: list[str],
+    line: Line, model: str, engine: str | None, profiles: Sequence[Profile], data: str | None
 ) -> list[str]:
     """What builds the engine."""
     words = ["build", model]
     if engine is not None:
         words += ["-o", (folder := build_folder(engine, model))]
-        notes.append(f"the engine is in the build folder {folder}, with its logs and manifest")
-    return [*words, *profile_words(profiles), *_precision_words(given, data, notes)]
+        line.notes.append(f"the engine is in the build folder {folder}, with its logs and manifest")
+    return [*words, *profile_words(profiles), *_precision_words(line, data)]
 
 
-def _precision_words(given: Sequence[Given], data: str | None, notes: list[str]) -> list[str]:
+def _precision_words(line: Line, data: str | None) -> list[str]:
     """The narrowest type that is allowed, with the samples."""
-    allowed = {one.name.removeprefix("--"): one for one in given}
-    names = [name for name in _PRECISIONS if name in allowed]
+    names = [name for name in _PRECISIONS if f"--{name}" in line]
     if not names:
         return []
     first = names[0]
@@ -304,9 +327,9 @@ def _precision_words(given: Sequence[Given], data: str | None, notes: list[str])
             "--best: precisions are chosen by speed and accuracy, which takes samples",
             "add --data DATA (an .npz, a folder of them or module:function), or give --fp16 instead",
         )
-    notes += [f"--{name}: no effect here: --{first} is built" for name in names[1:]]
+    line.notes.extend(f"--{name}: no effect here: --{first} is built" for name in names[1:])
     if data is None or first not in ("best", "int8", "fp8"):  # whose note is to give samples
-        notes.append(f"--{first}: {allowed[first].option.note}")
+        line.notes.append(f"--{first}: {line.by_name[f'--{first}'].option.note}")
     return ["--precision", first.removeprefix("fp-to-"), *([] if data is None else ["--data", data])]
 
 

@@ -10,7 +10,6 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path, PurePath
@@ -18,14 +17,13 @@ from pathlib import Path, PurePath
 from trtopt.errors import UsageError
 from trtopt.peers.options import (
     Given,
+    Line,
     Read,
     Translation,
     build_folder,
     build_words,
-    last_of_each,
-    parse,
+    read_line,
     read_table,
-    refuse,
     translation_of,
     workspace,
 )
@@ -43,19 +41,17 @@ def translate(arguments: Sequence[str]) -> Translation:
     tool, rest = _tool_in(arguments)
     options = [one for one in OPTIONS if {tool, "all"} & {*one.found_in}]
     name = f"polygraphy {tool}"
-    given, words = parse(name, options, rest, abbreviated=not tool.startswith("debug"))  # as Polygraphy
-    refuse(given)
-    if len(words) != 1:
-        problem = f"too many arguments: {' '.join(words[1:])}" if words else "no model"
+    line = read_line(
+        name, options, rest, _REPEATED, abbreviated=not tool.startswith("debug")
+    )  # as Polygraphy
+    if len(line.words) != 1:
+        problem = f"too many arguments: {' '.join(line.words[1:])}" if line.words else "no model"
         raise UsageError(f"{name}: {problem}", f"write trtopt {name} MODEL, then its options")
-    given, notes = last_of_each(given, _REPEATED)
-    line = _Line(words[0], {one.name: one for one in given}, given, notes)
     commands = _TRANSLATORS[tool](line)
     if not any("--data" in made for made in commands):
-        notes += [
-            f"{one.text}: no effect here: nothing is calibrated or run" for one in given if one.name in _DATA
-        ]
-    return translation_of(commands, given, notes)
+        idle = [one.text for one in line.given if one.name in _DATA]
+        line.notes.extend(f"{text}: no effect here: nothing is calibrated or run" for text in idle)
+    return translation_of(commands, line)
 
 
 def _tool_in(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -73,34 +69,10 @@ def _tool_in(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
     raise UsageError(f"polygraphy {typed[0]}: no tool of Polygraphy", hint)
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A command line that has been read; `notes` are added to."""
-
-    model: str
-    by_name: Mapping[str, Given]
-    given: Sequence[Given]
-    notes: list[str]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.by_name
-
-    def value(self, name: str) -> str | None:
-        """The value of an option."""
-        return self.by_name[name].value if name in self.by_name else None
-
-    @property
-    def output(self) -> str:
-        """The file to write, which has to be given."""
-        if "-o" not in self.by_name:
-            raise UsageError("-o: is missing", "add -o FILE")
-        return self.by_name["-o"].value
-
-
 # ── tools ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _run(line: _Line) -> list[list[str]]:
+def _run(line: Line) -> list[list[str]]:
     kind = _type_of(line, "--model-type", line.model)
     on_engine, on_reference = "--trt" in line, "--onnxrt" in line
     if not on_engine and not on_reference:
@@ -127,8 +99,8 @@ def _run(line: _Line) -> list[list[str]]:
     return [build, ["bench", folder, *_inputs(line)]]
 
 
-def _convert(line: _Line) -> list[list[str]]:
-    output = line.output
+def _convert(line: Line) -> list[list[str]]:
+    output = _output(line)
     target = _type_of(line, "--convert-to", output)
     if _type_of(line, "--model-type", line.model) == "engine":
         raise UsageError(f"{line.model}: an engine cannot be converted", "give the ONNX file")
@@ -139,30 +111,30 @@ def _convert(line: _Line) -> list[list[str]]:
     return [["cast", line.model, "-o", output, *_data(line)]]
 
 
-def _sanitize(line: _Line) -> list[list[str]]:
+def _sanitize(line: Line) -> list[list[str]]:
     rules = ["drop-dead"]
     if "--no-fold-shapes" in line and "--fold-constants" not in line:
         line.notes.append("--no-fold-shapes: no effect here without --fold-constants")
     if "--fold-constants" in line:
         rules = [*([] if "--no-fold-shapes" in line else ["fold-shapes"]), "fold-constants", *rules]
-    words = ["rewrite", line.model, "-o", line.output, "--rules", ",".join(rules), *_data(line)]
+    words = ["rewrite", line.model, "-o", _output(line), "--rules", ",".join(rules), *_data(line)]
     for name, shape in _shapes(line.by_name.get("--override-input-shapes")).items():
         words += ["--shape", f"{name}:{'x'.join(map(str, shape))}"]
     return [words]
 
 
-def _inspect(line: _Line) -> list[list[str]]:
+def _inspect(line: Line) -> list[list[str]]:
     is_engine = _type_of(line, "--model-type", line.model) == "engine"
     return [["inspect", line.model, *(["--trust", line.model] if is_engine else [])]]
 
 
-def _capability(line: _Line) -> list[list[str]]:
+def _capability(line: Line) -> list[list[str]]:
     line.notes.append(f"as of TensorRT {DEFAULT}: --capability names another one")
     return [["inspect", line.model, "--capability", DEFAULT]]
 
 
-def _extract(line: _Line) -> list[list[str]]:
-    words = ["extract", line.model, "-o", line.output]
+def _extract(line: Line) -> list[list[str]]:
+    words = ["extract", line.model, "-o", _output(line)]
     for option, own, fields in (("--inputs", "--from", 2), ("--outputs", "--to", 1)):
         for text in line.by_name[option].values if option in line else ():
             name, *rest = text.rsplit(":", fields)
@@ -174,7 +146,7 @@ def _extract(line: _Line) -> list[list[str]]:
     return [words]
 
 
-def _reduce(line: _Line) -> list[list[str]]:
+def _reduce(line: Line) -> list[list[str]]:
     made = str(PurePath(line.value("--iter-artifact") or "polygraphy_debug.onnx"))
     check = line.by_name["--check"].values if "--check" in line else ()
     if not any(made in word for word in check):
@@ -183,10 +155,10 @@ def _reduce(line: _Line) -> list[list[str]]:
             f"trtopt reduce {line.model} -o PART.onnx --while wrong keeps what differs from ONNX Runtime",
         )
     command = re.sub(rf"(\./)*{re.escape(made)}", "{model}", shlex.join(check))
-    return [["reduce", line.model, "-o", line.output, "--while", command, *_data(line)]]
+    return [["reduce", line.model, "-o", _output(line), "--while", command, *_data(line)]]
 
 
-_TRANSLATORS: Mapping[str, Callable[[_Line], list[list[str]]]] = {
+_TRANSLATORS: Mapping[str, Callable[[Line], list[list[str]]]] = {
     "run": _run,
     "convert": _convert,
     "surgeon sanitize": _sanitize,
@@ -201,7 +173,14 @@ _TRANSLATORS: Mapping[str, Callable[[_Line], list[list[str]]]] = {
 # ── what several have ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _type_of(line: _Line, option: str, file: str) -> str:
+def _output(line: Line) -> str:
+    """The file to write, which has to be given."""
+    if "-o" not in line:
+        raise UsageError("-o: is missing", "add -o FILE")
+    return line.by_name["-o"].value
+
+
+def _type_of(line: Line, option: str, file: str) -> str:
     """`onnx` or `engine`: as the option says, else by the file's name."""
     kind = line.value(option) or _TYPES.get(PurePath(file).suffix, "")
     kind, other = "engine" if kind == "trt" else kind, "trt" if option == "--convert-to" else "engine"
@@ -213,9 +192,9 @@ def _type_of(line: _Line, option: str, file: str) -> str:
     return kind
 
 
-def _build(line: _Line, engine: str | None) -> list[str]:
+def _build(line: Line, engine: str | None) -> list[str]:
     data = next(iter(_data(line)[1:]), None)
-    words = build_words(line.model, engine, _profiles(line), line.given, data, line.notes)
+    words = build_words(line, line.model, engine, _profiles(line), data)
     if "--tf32" not in line:
         line.notes.append("Polygraphy turns TF32 off without --tf32; trtopt leaves it as TensorRT has it: on")
     caches = {value for name in ("--load-timing-cache", "--save-timing-cache") if (value := line.value(name))}
@@ -229,13 +208,13 @@ def _build(line: _Line, engine: str | None) -> list[str]:
     return [*words, *(("--timing-cache", *caches) if caches else ())]
 
 
-def _inputs(line: _Line, *, is_tuned: bool = True) -> list[str]:
+def _inputs(line: Line, *, is_tuned: bool = True) -> list[str]:
     """Shapes and samples to run with."""
     shapes = _shapes(line.by_name.get("--input-shapes")) or None
     return [*measured_words(_profiles(line), shapes, is_tuned=is_tuned), *_data(line)]
 
 
-def _data(line: _Line) -> list[str]:
+def _data(line: Line) -> list[str]:
     if "--data-loader-func-name" in line and "--data-loader-script" not in line:
         line.notes.append("--data-loader-func-name: no effect here without --data-loader-script")
     if "--load-inputs" in line:
@@ -258,7 +237,7 @@ _COMPARED = {
 """By what is compared: the bound, Polygraphy's option for its value, and its default."""
 
 
-def _bounds(line: _Line) -> list[str]:
+def _bounds(line: Line) -> list[str]:
     names = (line.value("--compare") or "simple").split()
     words = []
     for name in dict.fromkeys(names):
@@ -281,7 +260,7 @@ def _bounds(line: _Line) -> list[str]:
 # ── shapes ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _profiles(line: _Line) -> list[Profile]:
+def _profiles(line: Line) -> list[Profile]:
     """The optimisation profiles; a shape that one does not give is that of `--input-shapes`."""
     default = _shapes(line.by_name.get("--input-shapes"))
     given = [[_shapes(one) for one in line.given if one.name == name] for name in _BOUNDS]

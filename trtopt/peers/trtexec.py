@@ -14,14 +14,13 @@ from pathlib import Path
 from trtopt.errors import UsageError
 from trtopt.peers.options import (
     Given,
+    Line,
     Read,
     Translation,
     build_folder,
     build_words,
-    last_of_each,
-    parse,
+    read_line,
     read_table,
-    refuse,
     translation_of,
     workspace,
 )
@@ -52,31 +51,30 @@ def translate(
         data: samples, for calibration and as inputs.
         visible: CUDA_VISIBLE_DEVICES, if it is set.
     """
-    given, words = parse(_NAME, OPTIONS, arguments, abbreviated=False)
-    if words:
-        raise UsageError(f"{words[0]}: no option of {_NAME}", "write --onnx=FILE or --loadEngine=FILE")
-    notes: list[str] = []
-    trtexec = written_for or _version_of(given, notes)
-    refuse(given)
-    given, superseded = last_of_each(given, _REPEATED)
-    values = {one.name: one.value for one in given}
-    if ("--onnx" in values) == ("--loadEngine" in values):
+    line = read_line(_NAME, OPTIONS, arguments, _REPEATED, abbreviated=False)
+    if line.words:
+        raise UsageError(f"{line.words[0]}: no option of {_NAME}", "write --onnx=FILE or --loadEngine=FILE")
+    trtexec = written_for or _version_of(line)
+    line.notes.extend(_version_notes(line.given, trtexec))
+    model, engine = line.value("--onnx"), line.value("--loadEngine")
+    if (model is None) == (engine is None):
         raise UsageError("give either --onnx=FILE or --loadEngine=FILE", "add it, or omit the other")
-    if "--loadEngine" in values and _only_builds(values):
+    if engine is not None and _only_builds(line):
         raise UsageError("--loadEngine and --skipInference leave nothing to do", "omit --skipInference")
-    profiles = _profiles(given)
-    commands = []
-    if "--onnx" in values:
-        engine = values.get("--saveEngine")
-        commands.append(build_words(values["--onnx"], engine, profiles, given, data, notes))
-    if not _only_builds(values):
-        words = _bench_words(values, profiles, trtexec)
-        commands.append([*words, *(() if data is None else ("--data", data))])
+    profiles = _profiles(line.given)
+    commands, saved = [], line.value("--saveEngine")
+    if model is not None:
+        commands.append(build_words(line, model, saved, profiles, data))
+    if not _only_builds(line):
+        what = [engine, "--trust", engine] if engine else [build_folder(saved, str(model))]
+        shapes = _shapes("--shapes", line.value("--shapes") or "") if "--shapes" in line else None
+        words = measured_words(profiles, shapes, is_tuned=engine is None)
+        samples = [] if data is None else ["--data", data]
+        commands.append(["bench", *what, *words, *_contract_words(trtexec, line), *samples])
     if data is not None and not any("--data" in words for words in commands):
-        notes.append(f"--data {data}: no effect here: nothing is calibrated or measured")
-    notes = [*_version_notes(given, trtexec), *superseded, *notes]
-    environment = _environment(values.get("--device", "0"), visible)
-    return replace(translation_of(commands, given, notes), environment=environment)
+        line.notes.append(f"--data {data}: no effect here: nothing is calibrated or measured")
+    environment = _environment(line.value("--device") or "0", visible)
+    return replace(translation_of(commands, line), environment=environment)
 
 
 def _environment(device: str, visible: str | None) -> Mapping[str, str]:
@@ -94,11 +92,11 @@ def _environment(device: str, visible: str | None) -> Mapping[str, str]:
     return {"CUDA_VISIBLE_DEVICES": names[int(device)]}
 
 
-def _version_of(given: Sequence[Given], notes: list[str]) -> str:
+def _version_of(line: Line) -> str:
     """The trtexec whose options these are: of several the latest that measures without a graph by default."""
-    possible = [name for name in VERSIONS if all(name in one.option.found_in for one in given)]
+    possible = [name for name in VERSIONS if all(name in one.option.found_in for one in line.given)]
     if not possible:
-        listed = ", ".join(f"{one.name} ({', '.join(one.option.found_in)})" for one in given)
+        listed = ", ".join(f"{one.name} ({', '.join(one.option.found_in)})" for one in line.given)
         raise UsageError(
             f"no version of trtexec has all of these options: {listed}",
             f"add --from {' or '.join(VERSIONS[1:])}",
@@ -106,8 +104,8 @@ def _version_of(given: Sequence[Given], notes: list[str]) -> str:
     before = [name for name in possible if name not in GRAPHS_BY_DEFAULT]
     if not before:
         return possible[-1]
-    if len(before) < len(possible) and not _only_builds({one.name: "" for one in given}):
-        notes.append(
+    if len(before) < len(possible) and not _only_builds(line):
+        line.notes.append(
             f"read as trtexec {before[-1]}, which by default copies inputs and outputs, launches without a "
             f"CUDA graph and sleeps while it waits; trtexec {possible[-1]} does none of these: "
             f"--from {possible[-1]}"
@@ -125,28 +123,16 @@ def _version_notes(given: Sequence[Given], trtexec: str) -> list[str]:
     return notes
 
 
-def _bench_words(values: Mapping[str, str], profiles: Sequence[Profile], trtexec: str) -> list[str]:
-    engine = values.get("--loadEngine")
-    what = [build_folder(values.get("--saveEngine"), values["--onnx"])] if engine is None else [engine]
-    trusted = [] if engine is None else ["--trust", engine]
-    shapes = _shapes("--shapes", values.get("--shapes", ""))
-    return [
-        *("bench", *what, *trusted),
-        *measured_words(profiles, shapes if "--shapes" in values else None, is_tuned=engine is None),
-        *_contract_words(trtexec, values),
-    ]
+def _only_builds(line: Line) -> bool:
+    return "--skipInference" in line or "--buildOnly" in line
 
 
-def _only_builds(values: Mapping[str, str]) -> bool:
-    return not values.keys().isdisjoint({"--skipInference", "--buildOnly"})
-
-
-def _contract_words(trtexec: str, values: Mapping[str, str]) -> list[str]:
+def _contract_words(trtexec: str, line: Line) -> list[str]:
     """The terms of the measurement: those of the version, with what the options change."""
     own, other, changes = "trtexec-10", "trtexec-11", _TO_GRAPHS
     if trtexec in GRAPHS_BY_DEFAULT:
         own, other, changes = other, own, _FROM_GRAPHS
-    given = [name for name in changes if name in values]
+    given = [name for name in changes if name in line]
     if len(given) == len(changes):  # by then it is the other contract
         return ["--contract", other]
     return ["--contract", own, *(word for name in given for word in BY_NAME[name].form.split()[1:])]
