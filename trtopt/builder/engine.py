@@ -10,6 +10,7 @@ from trtopt.builder.timing_cache import BuildCaches, StoredCache
 from trtopt.device.api import BuildInput, BuiltEngine, ClockSensor, EngineBuilder, ProgressSink
 from trtopt.device.clocks import IDLE, faults_of
 from trtopt.device.memory_check import require_memory, warn_if_short
+from trtopt.device.nvml import open_sensor
 from trtopt.errors import BuildError, TimingCacheError
 from trtopt.files.atomic import write_atomically, writing
 from trtopt.onnxio.external_data import least_bytes
@@ -140,7 +141,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     _check_room(builder, job)
     caches = BuildCaches(builder, job.plan, job.timing_cache, job.store)
     log = BuildLog(folder / f"{label}.log")
-    watch = ClockWatch(builder.clock_sensor())
+    watch = ClockWatch(open_sensor(builder.device))
     began = time.monotonic()
     try:
         built, cache_in = _build_with(caches, builder, job, watch.watched(progress), log)

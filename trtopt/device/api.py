@@ -503,9 +503,6 @@ class EngineBuilder(Protocol):
     device: DeviceInfo
     """What it builds for; kind `none` when it builds without a device."""
 
-    def clock_sensor(self) -> ClockSensor:
-        """The clock sensor of the device that it times tactics on."""
-
     def device_memory(self) -> DeviceMemory | None:
         """The memory of the device that it builds on; None where it needs none, or if unknown."""
         return None

@@ -155,7 +155,9 @@ class NvmlGpu:
 
 
 def open_sensor(info: DeviceInfo) -> ClockSensor:
-    """A sensor of that GPU; if NVML is missing or does not report its clock, one with the reason."""
+    """A sensor of that GPU; if it is none, or NVML does not report its clock, one with the reason."""
+    if info.kind != "gpu":
+        return UnknownClocks("there is no GPU: no tactic is timed")
     try:
         gpu = NvmlGpu(info)
     except DeviceError as error:

@@ -57,7 +57,7 @@ class Bench:
         """Build into a folder `name`, with a cache file in it."""
         surface = Surface(self.dump, returns)
         by = builder(surface)
-        self._monkeypatch.setattr(TensorRTBuilder, "clock_sensor", lambda by: sensor(*clocks))
+        self._monkeypatch.setattr("trtopt.builder.engine.open_sensor", lambda device: sensor(*clocks))
         (self.folder / name).mkdir(exist_ok=True)
         job = BuildJob(
             onnx=str(DIGITS),

@@ -6,8 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from trtopt.builder_settings import check_backend
-from trtopt.device.api import BuildInput, BuiltEngine, ClockSensor, EngineBuilder, LogSink, ProgressSink
-from trtopt.device.clocks import UnknownClocks
+from trtopt.device.api import BuildInput, BuiltEngine, EngineBuilder, LogSink, ProgressSink
 from trtopt.device.ort.host import cpu_info
 from trtopt.device.ort.reference import missing_operator
 from trtopt.device.ort.runtime import (
@@ -39,10 +38,6 @@ class OnnxRuntimeBuilder(EngineBuilder):
 
     def __init__(self) -> None:
         self.backend, self.device = backend(), cpu_info()
-
-    def clock_sensor(self) -> ClockSensor:
-        """Nothing is timed while it builds."""
-        return UnknownClocks("ONNX Runtime times no tactics")
 
     def build(self, given: BuildInput, progress: ProgressSink, log: LogSink) -> BuiltEngine:
         """Fix the shapes that the plan fixes, and let ONNX Runtime optimise the graph for this CPU."""

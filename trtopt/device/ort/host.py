@@ -87,13 +87,6 @@ class HostEvent:
         """Nothing is held."""
 
 
-class HostMark(HostEvent):
-    """An event whose time is not read."""
-
-    def record(self, stream: Stream) -> None:
-        """Nothing to note."""
-
-
 class HostDevice(Device):
     """The host as a device; see `device.api.Device`.
 
@@ -110,7 +103,7 @@ class HostDevice(Device):
         return HostStream()
 
     def event(self, *, blocking: bool = False, timed: bool = True) -> HostEvent:
-        return HostEvent() if timed else HostMark()
+        return HostEvent()
 
     device_buffer = pinned_buffer = Device.pageable_buffer
     """All memory is the host's, and locking its pages would change nothing here."""

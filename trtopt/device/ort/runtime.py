@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +35,11 @@ from trtopt.onnxio.external_data import refers_to_file, tensors_of
 from trtopt.onnxio.graph_walk import data_dependent_outputs, graphs_of, names_length
 from trtopt.records import Backend, BuildSettings, LayerPass, Shape, TensorSpec
 
+if TYPE_CHECKING:
+    import onnx
+
 NAME = "onnxruntime"
+_FLOAT16 = 10
 _OTHER_NAMES = {
     "float": "float32",
     "double": "float64",
@@ -80,17 +84,14 @@ def _harmful_optimizers(model: bytes) -> list[str]:
     """
     if b"DequantizeLinear" not in model:
         return []
-    import onnx
-
-    graphs = list(graphs_of(onnx.load_model_from_string(model).graph))
+    graphs = list(graphs_of(_parsed(model).graph))
     nodes = [node for graph in graphs for node in graph.node]
     scales = {node.input[1] for node in nodes if node.op_type == "DequantizeLinear"}
     constants = [(tensor.name, tensor) for graph in graphs for tensor in graph.initializer]
     constants += [
         (node.output[0], item.t) for node in nodes if node.op_type == "Constant" for item in node.attribute
     ]
-    half = onnx.TensorProto.FLOAT16
-    is_narrow = any(name in scales and tensor.data_type == half for name, tensor in constants)
+    is_narrow = any(name in scales and tensor.data_type == _FLOAT16 for name, tensor in constants)
     return ["WeightBiasQuantization"] if is_narrow else []
 
 
@@ -119,16 +120,7 @@ def open_session(engine: bytes, *, shares_cores: bool = False) -> Any:
 
 def _check_whole(engine: bytes) -> None:
     """ONNX Runtime would look for files that an engine refers to in the current folder, whatever they are."""
-    if b"location" not in engine:  # whatever names a file has this key
-        return
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    try:
-        model = onnx.load_model_from_string(engine)
-    except DecodeError:  # no ONNX, which ONNX Runtime reports itself
-        return
-    if any(map(refers_to_file, tensors_of(model))):
+    if b"location" in engine and any(map(refers_to_file, tensors_of(_parsed(engine)))):  # the key of a file
         raise IncompatibleEngineError(
             "the engine refers to files, and trtopt builds none that does", "build it again with trtopt"
         )
@@ -212,10 +204,18 @@ def _sized_outputs(
     }
     if not open_outputs:
         return frozenset()
-    import onnx
+    return frozenset(open_outputs & data_dependent_outputs(_parsed(engine).graph).keys())
 
-    dependent = data_dependent_outputs(onnx.load_model_from_string(engine).graph)
-    return frozenset(open_outputs & dependent.keys())
+
+def _parsed(engine: bytes) -> onnx.ModelProto:
+    """The model; without anything in it if it is none, which ONNX Runtime reports itself."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.load_model_from_string(engine)
+    except DecodeError:
+        return onnx.ModelProto()
 
 
 def spec_of(value: Any) -> TensorSpec:
@@ -359,17 +359,15 @@ def describe_options(options: Any) -> dict[str, str]:
 def _settings_of(engine: bytes) -> BuildSettings:
     if KEY.encode() not in engine:
         return BuildSettings()
-    import onnx
-    from google.protobuf.message import DecodeError
-
+    kept = {entry.key: entry.value for entry in _parsed(engine).metadata_props}
     try:
-        kept = {entry.key: entry.value for entry in onnx.load_model_from_string(engine).metadata_props}
         settings = BuildSettings(**json.loads(kept.get(KEY, "{}")))
-        known = (settings.graph_optimization in {None, *_LEVELS}) and (
-            settings.execution_mode in {None, *_MODES}
-        )
-    except (DecodeError, TypeError, ValueError):
-        known = False
-    if not known:
+    except (TypeError, ValueError):
+        settings = None
+    if (
+        settings is None
+        or settings.graph_optimization not in {None, *_LEVELS}
+        or settings.execution_mode not in {None, *_MODES}
+    ):
         raise IncompatibleEngineError("the engine's session settings cannot be read", "build it again")
     return settings

@@ -11,14 +11,12 @@ from trtopt.builder_settings import check_backend, plain_attributes
 from trtopt.device.api import (
     BuildInput,
     BuiltEngine,
-    ClockSensor,
     DeviceMemory,
     EngineBuilder,
     LogSink,
     ProgressSink,
 )
-from trtopt.device.clocks import UnknownClocks
-from trtopt.device.nvml import device_memory_of, open_sensor
+from trtopt.device.nvml import device_memory_of
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.library import Library, describe_serialized, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import constrain
@@ -107,12 +105,6 @@ class TensorRTBuilder(EngineBuilder):
         self.uses_timing_cache = library.target.timing_cache
         self.device = device
         self._marks = marks
-
-    def clock_sensor(self) -> ClockSensor:
-        """NVML's, where it builds on a GPU."""
-        if self.device.kind != "gpu":
-            return UnknownClocks("built without a GPU: no tactic is timed")
-        return open_sensor(self.device)
 
     def device_memory(self) -> DeviceMemory | None:
         """As NVML reports it, where it needs a GPU to build."""

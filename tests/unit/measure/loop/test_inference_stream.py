@@ -29,7 +29,7 @@ from tests.support.scripted_runs import (
     terms,
 )
 from trtopt.device.api import DeviceBuffer, Event, HostBuffer, Stream
-from trtopt.device.ort.host import HostEvent, HostMark, HostStream
+from trtopt.device.ort.host import HostEvent, HostStream
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import GraphCaptureError
 from trtopt.measure.contracts import CONTRACTS
@@ -209,14 +209,17 @@ def test_on_a_synchronous_device_only_a_query_with_timed_stages_has_events(
     transfers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, waits = OnnxRuntimeTarget(), list[str]()
-    for kind, name in ((HostMark, "record"), (HostEvent, "wait"), (HostStream, "wait_for")):
+    for kind, name in ((HostEvent, "wait"), (HostStream, "wait_for")):
         monkeypatch.setattr(kind, name, lambda *_, name=name: waits.append(name))
+    record = HostEvent.record
+    monkeypatch.setattr(HostEvent, "record", lambda *given: (waits.append("record"), record(*given)))
     session = target.load(model("g (float[2,4] x) => (float[2,4] y) {y = Relu(x)}").SerializeToString())
     contract = terms("trtexec-11", graph=False, transfers=transfers, queue_ahead=0)
     stream = InferenceStream(session, {"x": (2, 4)}, {"x": np.eye(2, 4, dtype="f4")}, contract)
     assert stream.slots[0].run().gpu_compute_ms is None
     assert waits == []
     query = stream.slots[0].run(timed=True)
+    assert waits.count("record") == (6 if transfers else 2)
     assert query.gpu_compute_ms is not None
     assert (query.h2d_ms is None, query.d2h_ms is None) == (not transfers, not transfers)
     assert stream.outputs()[0]["y"].tolist() == np.eye(2, 4).tolist()

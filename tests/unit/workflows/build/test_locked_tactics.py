@@ -60,7 +60,7 @@ class Bench:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.lock, self._monkeypatch = folder, folder / "digits.lock.json", monkeypatch
         device = ScriptedDevice(Script())
-        monkeypatch.setattr(TensorRTBuilder, "clock_sensor", lambda by: device.clock_sensor())
+        monkeypatch.setattr("trtopt.builder.engine.open_sensor", lambda info: device.clock_sensor())
         monkeypatch.setattr(TensorRTBuilder, "device_memory", lambda by: None)
 
     def build(
