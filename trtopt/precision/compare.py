@@ -41,10 +41,11 @@ _LEAST_DB, _MOST_DB = -999.0, 200.0
 def _dot(first: NDArray[np.float64], second: NDArray[np.float64]) -> np.longdouble:
     """Σ x·y, which overflows and vanishes where extended precision does, far beyond FP64's range."""
     exponents = [int(np.frexp(np.abs(values).max(initial=0.0))[1]) for values in (first, second)]
-    if max(map(abs, exponents)) <= _SAFE_EXPONENT:
-        exponents = [0, 0]
-    left, right = (np.ldexp(one, -power) for one, power in zip((first, second), exponents, strict=True))
-    found: np.longdouble = np.ldexp(np.longdouble(left @ right), sum(exponents))
+    with np.errstate(over="ignore"):
+        found: np.longdouble = np.longdouble(first @ second)
+    if max(map(abs, exponents)) > _SAFE_EXPONENT:
+        left, right = (np.ldexp(one, -power) for one, power in zip((first, second), exponents, strict=True))
+        found = np.ldexp(np.longdouble(left @ right), sum(exponents))
     return found
 
 
