@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from trtopt.errors import UsageError
+from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.extraction import constant_tensors
-from trtopt.onnxio.graph_walk import real_inputs, refill
-from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.graph_walk import graphs_of, real_inputs, refill
+from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.records import TensorSpec
 from trtopt.records.tensors import (
     IMAGE_RANK,
@@ -26,15 +29,57 @@ from trtopt.records.tensors import (
     TensorFormat,
     TypedTensor,
 )
-from trtopt.rewrite.typed_io.graph_edits import (
-    FLOATS,
-    TO_NHWC,
-    Edit,
-    constant_in,
-    readers_of,
-    shape_of,
-)
 from trtopt.targets import Target
+
+FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One tensor's change: `tensor` describes the result, `graph_dtype` is its type in the new graph."""
+
+    tensor: TypedTensor
+    value: ValueInfoProto
+
+    @property
+    def held(self) -> str:
+        """The type before the change, by NumPy name."""
+        return str(helper.tensor_dtype_to_np_dtype(self.value.type.tensor_type.elem_type))
+
+    @property
+    def graph_dtype(self) -> int:
+        """INT8 comes with its scale, after the quantisation: until then the tensor keeps its type."""
+        kept = self.tensor.dtype == "int8" and self.tensor.scale is None
+        name = self.tensor.model_dtype if kept else self.tensor.dtype
+        return int(helper.np_dtype_to_tensor_dtype(numpy_dtype(name)))
+
+
+def shape_of(value: ValueInfoProto) -> tuple[int | str, ...] | None:
+    """The lengths or names of its axes; None if the model does not say how many there are."""
+    kind = value.type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    return tuple(axis.dim_value if axis.HasField("dim_value") else axis.dim_param for axis in kind.shape.dim)
+
+
+def constant_in(model: ModelFile, name: str) -> np.ndarray[Any, Any] | None:
+    """The values of a weight or a Constant; None for any other tensor."""
+    for part in graphs_of(model.proto.graph):
+        for item in part.initializer:
+            if item.name == name:
+                return array_of(item, model.folder)
+        for node in part.node:
+            if node.op_type == "Constant" and name in node.output and node.attribute[0].name == "value":
+                value: np.ndarray[Any, Any] = numpy_helper.to_array(node.attribute[0].t)
+                return value
+    return None
+
+
+def readers_of(graph: GraphProto, name: str) -> list[NodeProto]:
+    """The nodes that read a tensor, inside others too."""
+    return [node for part in graphs_of(graph) for node in part.node if name in node.input]
+
 
 _MOVES_VALUES = (
     *("Cast", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"),

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto, TensorProto
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from trtopt.data import feeds
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import attribute, graphs_of, opset_of, refill, rename_uses
+from trtopt.onnxio.graph_walk import attribute, graphs_of, names_in, opset_of, refill, rename_uses, take_name
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
@@ -24,18 +24,20 @@ from trtopt.printable import counted
 from trtopt.records.tensors import IoRequest, TypedTensor
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.rewrite_trace import Deviation
-from trtopt.rewrite.typed_io.graph_edits import (
+from trtopt.rewrite.typed_io.requested import (
     FLOATS,
     TO_NCHW,
     TO_NHWC,
     Edit,
     constant_in,
+    edits_for,
     readers_of,
-    type_input,
-    type_output,
+    record,
+    recorded_in,
+    shape_of,
 )
-from trtopt.rewrite.typed_io.requested import edits_for, record, recorded_in
 
+Array = np.ndarray[Any, Any]
 _BF16_OPSET = 13
 """The least in which Cast knows BF16."""
 _BROADCAST_OPSET = 7
@@ -91,13 +93,113 @@ def _apply(model: onnx.ModelProto, edits: Sequence[Edit]) -> None:
     if edits and opset_of(model) < (_BF16_OPSET if takes_bf16 else _BROADCAST_OPSET):
         raise_opset(model, _BF16_OPSET)
     for edit in edits:
-        (type_input if edit.tensor.role == "input" else type_output)(model.graph, edit)
+        (_type_input if edit.tensor.role == "input" else _type_output)(model.graph, edit)
+
+
+# ── the nodes that give an input or output another type or layout ─────────────────────────────────────────
+#
+# An input becomes input → Cast → Transpose → (x - mean) · 1/std → the model's own input; an output the
+# reverse. `fold-scale-before` then folds the arithmetic into the first convolution where that is exact.
+
+
+class _Chain:
+    """Nodes one after the other, with names that the graph does not have."""
+
+    def __init__(self, graph: GraphProto, like: str) -> None:
+        self._graph, self._like = graph, like
+        self._taken = names_in(graph) | {node.name for part in graphs_of(graph) for node in part.node}
+        self.nodes: list[NodeProto] = []
+
+    def name(self, what: str) -> str:
+        """A new name of the tensor's."""
+        return take_name(f"{self._like}/{what}", self._taken)
+
+    def add(self, op: str, source: str, *more: str, **attributes: Any) -> str:
+        """Append a node; returns its output."""
+        target = self.name(op.lower())
+        node = helper.make_node(op, [source, *more], [target], name=self.name(op), **attributes)
+        self.nodes.append(node)
+        return target
+
+    def constant(self, values: Array | np.generic, what: str) -> str:
+        """A new initializer."""
+        name = self.name(what)
+        self._graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
+        return name
+
+
+def _retype(value: ValueInfoProto, dtype: int, *, nhwc: bool) -> None:
+    kind = value.type.tensor_type
+    kind.elem_type = dtype
+    if nhwc:
+        refill(kind.shape.dim, [kind.shape.dim[axis] for axis in TO_NHWC])
+
+
+def _keep_value(graph: GraphProto, value: ValueInfoProto, name: str) -> None:
+    """What was known of the tensor stays known under its new name."""
+    refill(graph.value_info, [item for item in graph.value_info if item.name != value.name])
+    kept = graph.value_info.add()
+    kept.CopyFrom(value)
+    kept.name = name
+
+
+def _type_input(graph: GraphProto, edit: Edit) -> None:
+    """Make the new input, and the model's own of it, in place."""
+    tensor, value = edit.tensor, edit.value
+    held, given = value.type.tensor_type.elem_type, edit.graph_dtype
+    nhwc = tensor.layout == "nhwc"
+    if given == held and not nhwc and not tensor.mean:
+        return
+    chain = _Chain(graph, tensor.name)
+    last, current = tensor.name, given
+    computed = TensorProto.FLOAT if tensor.mean or tensor.scale is not None else held
+    if current != computed:
+        last, current = chain.add("Cast", last, to=computed), computed
+    if tensor.scale is not None:
+        last = chain.add("Mul", last, chain.constant(np.float32(tensor.scale), "scale"))
+    if nhwc:
+        last = chain.add("Transpose", last, perm=TO_NCHW)
+    if tensor.mean:
+        axes = (-1, *[1] * (len(shape_of(value) or ()) - 2)) if len(tensor.mean) > 1 else ()
+        mean, factor = (
+            np.asarray(numbers, np.float64).astype(np.float32).reshape(axes)
+            for numbers in (tensor.mean, [1.0 / one for one in tensor.std])
+        )
+        if any(tensor.mean):
+            last = chain.add("Sub", last, chain.constant(mean, "mean"))
+        last = chain.add("Mul", last, chain.constant(factor, "factor"))
+    if current != held:
+        last = chain.add("Cast", last, to=held)
+    rename_uses(graph, {tensor.name: last}, makers=False)
+    _keep_value(graph, value, last)
+    for place, node in enumerate(chain.nodes):
+        graph.node.insert(place, node)
+    _retype(value, given, nhwc=nhwc)
+
+
+def _type_output(graph: GraphProto, edit: Edit) -> None:
+    """Make the new output of the model's own, in place."""
+    tensor, value = edit.tensor, edit.value
+    held, given = value.type.tensor_type.elem_type, edit.graph_dtype
+    nhwc = tensor.layout == "nhwc"
+    if given == held and not nhwc:
+        return
+    chain = _Chain(graph, tensor.name)
+    own = chain.name("computed")
+    rename_uses(graph, {tensor.name: own}, makers=True)
+    _keep_value(graph, value, own)
+    last = chain.add("Transpose", own, perm=TO_NHWC) if nhwc else own
+    if tensor.scale is not None:
+        scale, zero = chain.constant(np.float32(tensor.scale), "scale"), chain.constant(np.int8(0), "zero")
+        chain.add("QuantizeLinear", last, scale, zero)
+    elif given != held:
+        chain.add("Cast", last, to=given)
+    chain.nodes[-1].output[0] = tensor.name
+    graph.node.extend(chain.nodes)
+    _retype(value, given, nhwc=nhwc)
 
 
 # ── verification against the original ─────────────────────────────────────────────────────────────────────
-
-
-Array = np.ndarray[Any, Any]
 
 
 def to_model(array: Array, tensor: TypedTensor, *, only_type: bool = False) -> Array:

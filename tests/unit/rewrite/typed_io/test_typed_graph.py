@@ -126,14 +126,14 @@ def test_a_typed_input_with_a_mistake_is_refused(
     model = in_half(conv(1)) if half else conv(1)
     normalise = "mean=123.7,116.3,103.5:std=58.4,57.1,47.4"
     request = read_io_request({"x": "uint8:nhwc"}, {"x": normalise}, None)
-    add = typed_graph.type_input
+    add = typed_graph._type_input
 
     def mistaken(made: onnx.GraphProto, edit: Any) -> None:
         add(made, edit)
         MISTAKES[mistake](made)
 
     type_graph(file_of(model), request)
-    monkeypatch.setattr(typed_graph, "type_input", mistaken)
+    monkeypatch.setattr(typed_graph, "_type_input", mistaken)
     with pytest.raises(ModelError, match="output 'y' moved"):
         type_graph(file_of(model), request)
 
