@@ -11,8 +11,7 @@ import pytest
 
 from tests.rewrite_graphs import model
 from trtopt.data import SampleSource, open_data
-from trtopt.data.feeds import HeldReader
-from trtopt.data.readers import Arrays
+from trtopt.data.readers import Arrays, HeldReader
 from trtopt.errors import DataError, ModelError
 from trtopt.onnxio.model_file import ModelFile, load
 from trtopt.precision import observe as observing, running
@@ -31,7 +30,7 @@ def chain(tmp_path: Path) -> ModelFile:
 
 
 def source() -> SampleSource:
-    return SampleSource("held", [HeldReader({"x": X, "flag": np.array(True)})])
+    return SampleSource("held", [HeldReader([{"x": X, "flag": np.array(True)}])])
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_the_data_is_read_once_however_many_stages_there_are(
             asked.append(size)
             yield from super().batches(inputs, size)
 
-    counted = Counted("held", [HeldReader({"x": X, "flag": np.array(True)})])
+    counted = Counted("held", [HeldReader([{"x": X, "flag": np.array(True)}])])
     observe(chain(tmp_path), counted, list(VALUES), lambda *_: None)
     assert len(stages) == len(VALUES) - 1  # an input needs none
     assert asked == [1, 1]  # the first sample for its shapes, then all of them

@@ -17,6 +17,7 @@ from trtopt.precision import running as folding
 from trtopt.precision.running import with_weights_dequantized
 
 FLOATS = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
+BF16 = np.dtype(helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16))
 
 
 def quantised_weight(
@@ -98,6 +99,21 @@ def saying_no_saturation() -> ModelFile:
     model = quantised_weight(kind=TensorProto.FLOAT8E4M3FN)
     model.proto.graph.node[0].attribute.append(helper.make_attribute("saturate", 0))
     return model
+
+
+def test_scales_in_bf16_are_read_though_onnx_runtime_does_not() -> None:
+    model, single = (quantised_weight(stored=True) for _ in range(2))
+    scale = next(item for item in model.proto.graph.initializer if item.name == "scale")
+    rounded = numpy_helper.to_array(scale).astype(BF16)
+    scale.CopyFrom(numpy_helper.from_array(rounded, "scale"))
+    next(item for item in single.proto.graph.initializer if item.name == "scale").CopyFrom(
+        numpy_helper.from_array(rounded.astype(np.float32), "scale")
+    )
+    (weight,) = with_weights_dequantized(model).proto.graph.initializer
+    (exact,) = with_weights_dequantized(single).proto.graph.initializer
+    np.testing.assert_array_equal(
+        numpy_helper.to_array(weight), numpy_helper.to_array(exact).astype(BF16), strict=True
+    )
 
 
 def unread() -> ModelFile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,35 +14,13 @@ import onnx
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.random_inputs import integer_range, is_state, lengths_of
-from trtopt.data.readers import Arrays, Rows
+from trtopt.data.readers import HeldReader
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.graph_walk import attribute, real_inputs
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.onnxio.model_info import tensor_spec
 from trtopt.records import Shape, TensorSpec
-
-
-class HeldReader:
-    """One dict of arrays."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        self._arrays = arrays
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The arrays' names."""
-        return tuple(self._arrays)
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        """The first axis of each array."""
-        return {name: (array.shape or (1,))[0] for name, array in self._arrays.items()}
-
-    def pieces(self, rows: Rows) -> Iterator[Arrays]:
-        """All of it at once."""
-        yield {name: self._arrays[name] for name in rows if name in self._arrays}
-
 
 _PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
 Lengths = Literal["usual", "short", "long"]
@@ -247,7 +225,7 @@ def seeded_source(model: ModelFile) -> SampleSource:
 
 def source_of(feeds: tuple[Feed, ...]) -> SampleSource:
     """Seeded feeds as a source."""
-    return SampleSource("random data", [HeldReader(feed.values) for feed in feeds])
+    return SampleSource("random data", [HeldReader([feed.values for feed in feeds])])
 
 
 _EXTREMES = ("normal", "large", "small", "zeros", "denormal", "one-hot", "ends")

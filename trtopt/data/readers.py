@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,25 +225,13 @@ def _cut(array: NDArray[Any], count: int) -> Iterator[NDArray[Any]]:
 _JSON_REMEDY = "write it with polygraphy.json.save_json([{name: array, …}, …], path), or use an .npz"
 
 
-class JsonReader:
-    """The feed dicts of one file, each some samples of every input; all are held in memory."""
+class HeldReader:
+    """Feed dicts in memory, each some samples of every input."""
 
     lengths = None
 
-    def __init__(self, path: Path) -> None:
-        from polygraphy.json import from_json
-        from polygraphy.logger import G_LOGGER
-
-        try:
-            with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1):  # errors are told here, once
-                self._feeds: list[Arrays] = from_json(read_bounded(path).decode())
-        except Exception as error:  # noqa: BLE001  (JSON, base64, NumPy and Polygraphy each raise their own)
-            raise DataError(f"{path}: not Polygraphy's JSON of inputs: {error}", _JSON_REMEDY) from None
-        if not isinstance(self._feeds, list) or not all(isinstance(feed, dict) for feed in self._feeds):
-            raise DataError(f"{path}: not a list of dicts", _JSON_REMEDY)
-        for name, array in (item for feed in self._feeds for item in feed.items()):
-            if not isinstance(array, np.ndarray):
-                raise DataError(f"{path}: {name!r} is not an array", _JSON_REMEDY)
+    def __init__(self, feeds: Sequence[Arrays]) -> None:
+        self._feeds = feeds
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -251,6 +239,24 @@ class JsonReader:
         return tuple(dict.fromkeys(name for feed in self._feeds for name in feed))
 
     def pieces(self, rows: Rows) -> Iterator[Arrays]:
-        """One dict of the file a piece."""
+        """One dict a piece."""
         for feed in self._feeds:
             yield {name: feed[name] for name in rows if name in feed}
+
+
+def read_json(path: Path) -> HeldReader:
+    """The feed dicts of a file that Polygraphy wrote."""
+    from polygraphy.json import from_json
+    from polygraphy.logger import G_LOGGER
+
+    try:
+        with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1):  # errors are told here, once
+            feeds: list[Arrays] = from_json(read_bounded(path).decode())
+    except Exception as error:  # noqa: BLE001  (JSON, base64, NumPy and Polygraphy each raise their own)
+        raise DataError(f"{path}: not Polygraphy's JSON of inputs: {error}", _JSON_REMEDY) from None
+    if not isinstance(feeds, list) or not all(isinstance(feed, dict) for feed in feeds):
+        raise DataError(f"{path}: not a list of dicts", _JSON_REMEDY)
+    for name, array in (item for feed in feeds for item in feed.items()):
+        if not isinstance(array, np.ndarray):
+            raise DataError(f"{path}: {name!r} is not an array", _JSON_REMEDY)
+    return HeldReader(feeds)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from trtopt.data.fit import check_lengths, cut, fit_input, missing, repeat_rows, rows_of, sample_axes
-from trtopt.data.readers import Arrays, JsonReader, NpzReader, Reader, Rows, write_npz
+from trtopt.data.readers import Arrays, NpzReader, Reader, Rows, read_json, write_npz
 from trtopt.errors import DataError, UsageError
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.user_code import function_of_user, names_function, where
@@ -78,7 +78,7 @@ def open_data(text: str | Path) -> SampleSource:
         )
     if files := data_files(path):
         is_json = path.suffix == ".json" and path.is_file()
-        return SampleSource(path.name, [JsonReader(path)] if is_json else [NpzReader(file) for file in files])
+        return SampleSource(path.name, [read_json(path)] if is_json else [NpzReader(file) for file in files])
     if path.is_dir():
         raise UsageError(f"{path}: holds no .npz files", f"give {_KINDS}")
     if names_function(text):

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
 
-from trtopt.device.ort.reference import CannotLoad, Unoptimised
+from trtopt.device.ort.reference import Unoptimised
 from trtopt.files.atomic import scratch_folder, writing
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.external_data import size_in_bytes
 from trtopt.onnxio.extraction import with_nodes
 from trtopt.onnxio.graph_walk import nodes_for, reads_of, refill
-from trtopt.onnxio.half_emulation import is_low
+from trtopt.onnxio.half_emulation import in_fp32, is_low
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.onnxio.shape_inference import LARGE_BYTES
 from trtopt.onnxio.weights import constant as weight_of
@@ -168,9 +168,9 @@ def with_weights_dequantized(model: ModelFile) -> ModelFile:
     proto = deepcopy(model.proto)
     for name in weights:
         nodes, end = nodes_for(constant.values(), [name])[0], onnx.helper.make_empty_tensor_value_info(name)
-        with suppress(CannotLoad):  # ONNX Runtime has no kernels for BF16
-            value = open_proto(model, with_nodes(model.proto, nodes, (), [end])).run({})[name]
-            proto.graph.initializer.append(weight_of(value, name, model.spool))
+        part = replace(model, proto=with_nodes(model.proto, nodes, (), [end]), spool=None)
+        value = open_proto(model, in_fp32(part).proto).run({})[name]  # ONNX Runtime has no Q and DQ of BF16
+        proto.graph.initializer.append(weight_of(value, name, model.spool))
     made = {item.name for item in proto.graph.initializer}
     left = [node for node in graph.node if node.output[0] not in made]
     wanted = {item.name for item in graph.output}.union(*(node.output for node in others))

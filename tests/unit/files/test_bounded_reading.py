@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trtopt.builder.timing_cache import read_cache
-from trtopt.data.readers import JsonReader
+from trtopt.data.readers import read_json
 from trtopt.errors import OutputError, TrtoptError
 from trtopt.files import bounded_reading as reading
 from trtopt.files.bounded_reading import MAX_BYTES, read_bounded, read_toml, reason_of, sha256_of
@@ -74,7 +74,7 @@ def test_a_pipe_is_read_to_its_end_or_the_bound(tmp_path: Path, size: int, fits:
         read_sweep,
         read_table,
         read_cache,
-        JsonReader,
+        read_json,
         lambda path: read_toml(path, "give another"),
         lambda path: measured_latencies(path.parent, ()),
         lambda path: read_arrivals(str(path)),

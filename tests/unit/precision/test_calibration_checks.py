@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.support.networks import Net, as_file
 from trtopt.data import SampleSource
-from trtopt.data.feeds import HeldReader
+from trtopt.data.readers import HeldReader
 from trtopt.errors import ArtifactError, DataError, ModelError
 from trtopt.precision.calibrate import Part, QuantizationJob, best_of, read_table
 from trtopt.precision.observe import check_finite
@@ -34,7 +34,7 @@ def images(count: int, bad: int | None = None) -> Floats:
 
 
 def source(x: Floats) -> SampleSource:
-    return SampleSource("held", [HeldReader({"x": x})])
+    return SampleSource("held", [HeldReader([{"x": x}])])
 
 
 def calibrated(net: Net, x: Floats, *outputs: str, precision: Precision = "int8") -> QuantizedModel:
@@ -100,7 +100,7 @@ def test_a_part_s_hash_covers_texts() -> None:
     inputs = [TensorSpec(name="t", dtype="object", shape=("N", 1))]
     hashes = set()
     for text in ("a", "b"):
-        part = Part(SampleSource("held", [HeldReader({"t": np.full((8, 1), text, object)})]), held=False)
+        part = Part(SampleSource("held", [HeldReader([{"t": np.full((8, 1), text, object)}])]), held=False)
         assert list(part.batches(inputs, 4))
         hashes.add(part.sha256)
     assert len(hashes) == 2

@@ -14,7 +14,7 @@ from dataclasses import replace
 import onnx
 
 from trtopt.errors import ModelError
-from trtopt.onnxio.graph_walk import Part, attribute, graphs_of, refill, subgraphs_of, take_name
+from trtopt.onnxio.graph_walk import Part, attribute, graphs_of, names_in, refill, subgraphs_of, take_name
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT, check, types_of
 from trtopt.onnxio.weights import converted
@@ -31,7 +31,7 @@ _SUFFIX: dict[int, str] = {
 
 
 def cast_graph(
-    model: ModelFile, ranges: Mapping[str, float] | None, cast_options: CastOptions, *, cast_io: bool = False
+    model: ModelFile, ranges: Mapping[str, float] | None, cast_options: CastOptions
 ) -> tuple[ModelFile, CastDecision]:
     """Cast a prepared model in memory; its spool takes large weights.
 
@@ -39,8 +39,8 @@ def cast_graph(
     """
     cast_options.check(model.proto)
     types = types_of(model.proto)
-    decision = CastDecider(model, types, ranges, cast_options, cast_io=cast_io).decide()
-    result = convert(model, types, decision.places, cast_options.low, cast_io=cast_io)
+    decision = CastDecider(model, types, ranges, cast_options).decide()
+    result = _convert(model, types, decision.places, cast_options)
     check(result.proto)
     return result, decision
 
@@ -69,12 +69,12 @@ def common_reasons(decisions: Iterable[KeptNode | Decision]) -> str:
     return "; ".join(parts) + more
 
 
-def convert(
-    model: ModelFile, types: Mapping[str, int], places: Mapping[str, Places], low: int, *, cast_io: bool
+def _convert(
+    model: ModelFile, types: Mapping[str, int], places: Mapping[str, Places], cast_options: CastOptions
 ) -> ModelFile:
-    """The model with the nodes in `places` made `low`; inputs and outputs only if requested."""
+    """The model with the nodes in `places` made 16-bit; inputs and outputs only if requested."""
     proto = deepcopy(model.proto)
-    converter = _Converter(replace(model, proto=proto), types, places, low, cast_io)
+    converter = _Converter(replace(model, proto=proto), types, places, cast_options)
     converter.weights()
     converter.graph(proto.graph, is_main=True)
     converter.declare()
@@ -89,17 +89,16 @@ class _Converter:
         model: ModelFile,
         types: Mapping[str, int],
         places: Mapping[str, Places],
-        low: int,
-        cast_io: bool,
+        cast_options: CastOptions,
     ) -> None:
-        self._model, self._places, self._low, self._cast_io = model, places, low, cast_io
+        self._model, self._places = model, places
+        self._low, self._cast_io = cast_options.low, cast_options.cast_io
         self._original, self._types = types, dict(types)
         self._copies: dict[tuple[str, int], str] = {}
         """By weight and type: a copy for the places that read it in that type, which it does not have."""
         self._alias: dict[str, str] = {}
         """What stands for a tensor: of casts that became needless, and of outputs that moved aside."""
-        self._taken = {name for part in graphs_of(model.proto.graph) for node in part.node
-                       for name in (*node.input, *node.output)}  # fmt: skip
+        self._taken = names_in(model.proto.graph)
         self._nodes = {node.name for part in graphs_of(model.proto.graph) for node in part.node}
 
     # ── weights ─────────────────────────────────────────────────────────────────────────────────────────

@@ -83,6 +83,8 @@ class CastOptions:
     """An earlier decision's nodes: these become 16-bit, islands too, and all others stay FP32."""
     accurate: frozenset[str] = frozenset()
     """What stays FP32 for the outputs' accuracy."""
+    cast_io: bool = False
+    """Whether inputs and outputs of the model become 16-bit too."""
 
     @property
     def low(self) -> int:
@@ -125,11 +127,8 @@ class CastDecider:
         types: Mapping[str, int],
         ranges: Mapping[str, float] | None,
         cast_options: CastOptions,
-        *,
-        cast_io: bool = False,
     ) -> None:
-        self._cast_io = cast_io
-        self._model, self._types, self._cast_options = model, types, cast_options
+        self._model, self._types, self._options = model, types, cast_options
         self._ranges = ranges
         self._opset = opset_of(model.proto)
         self._unmeasured = {} if ranges is None else self._unmeasured_nodes()
@@ -155,7 +154,7 @@ class CastDecider:
             nodes = {node.name: node for node in part.node}
             inner: dict[str, Places] = {}
             for node in part.node:
-                can = places_of(node, self._opset, self._cast_options.low, self._types)
+                can = places_of(node, self._opset, self._options.low, self._types)
                 if not self._touches_float(node) or node.op_type in _READERS:
                     untouched += 1
                 elif (why := self._why_not(node, can)) is not None:
@@ -169,13 +168,13 @@ class CastDecider:
                 del inner[name]
             gelus = self._worth_casts(part, inner)
             for name in self._next_to_quantized(part.node, inner):
-                if name not in gelus and self._cast_options.only is None:
+                if name not in gelus and self._options.only is None:
                     reason = "its Q/DQ stay FP32, and casts would part them"
                     kept[name] = _kept(nodes[name], "quantised", reason)
                     del inner[name]
             for name in islands(part.node, inner, self._edge(part)):
-                is_free = self._cast_options.only is not None or name in gelus
-                if not is_free and not self._cast_options.includes(nodes[name]):
+                is_free = self._options.only is not None or name in gelus
+                if not is_free and not self._options.includes(nodes[name]):
                     reason = "between FP32 nodes, with nothing heavy in between: casts would cost more"
                     kept[name] = _kept(nodes[name], "island", reason)
                     del inner[name]
@@ -194,7 +193,7 @@ class CastDecider:
 
     def _limits_of_uses(self) -> dict[str, tuple[float, str]]:
         """The largest |x| of tensors for which a rounding that other tensors bear is too coarse, and why."""
-        exact = exact_integers(self._cast_options.low)
+        exact = exact_integers(self._options.low)
         found: dict[str, tuple[float, str]] = {}
         for part in graphs_of(self._model.proto.graph):
             for node in part.node:
@@ -217,7 +216,7 @@ class CastDecider:
 
     def _edge(self, part: Part) -> set[str]:
         """The graph's inputs and outputs that stay FP32."""
-        if self._cast_io and part is self._model.proto.graph:
+        if self._options.cast_io and part is self._model.proto.graph:
             return set()
         names = (*_names(part.input), *_names(part.output))
         return {name for name in names if self._types.get(name) == FLOAT}
@@ -227,7 +226,7 @@ class CastDecider:
 
     def _why_not(self, node: onnx.NodeProto, can: Places) -> tuple[KeepRule, str] | None:
         """The rule that keeps the node FP32, and the reason; None if none does."""
-        if node.domain not in OWN_DOMAINS or takes(node.op_type, self._opset, self._cast_options.low) is None:
+        if node.domain not in OWN_DOMAINS or takes(node.op_type, self._opset, self._options.low) is None:
             return "operator", f"{node.op_type} is not ONNX's own: what types it takes is not known"
         if node.op_type in NEVER:
             return "operator", NEVER[node.op_type]
@@ -240,28 +239,24 @@ class CastDecider:
         if node.op_type in QDQ and (reason := self._scale_fault(node, can)):
             return "quantised", reason
         if not can.any:
-            taken = takes(node.op_type, self._opset, self._cast_options.low)
+            taken = takes(node.op_type, self._opset, self._options.low)
             if node.op_type in HEAVY or not taken:
-                type_name = self._cast_options.precision.upper()
+                type_name = self._options.precision.upper()
                 return "opset", f"{node.op_type} takes no {type_name} at opset {self._opset}"
             return None
-        if self._cast_options.only is not None:
-            return (
-                None
-                if node.name in self._cast_options.only
-                else ("pattern", "it is not among those requested")
-            )
-        if self._cast_options.includes(node):
+        if self._options.only is not None:
+            return None if node.name in self._options.only else ("pattern", "it is not among those requested")
+        if self._options.includes(node):
             return None
-        if node.name in self._cast_options.accurate:
+        if node.name in self._options.accurate:
             return "accuracy", "in 16 bits the outputs would be too inaccurate"
-        if pattern := matching(node, self._cast_options.keep):
+        if pattern := matching(node, self._options.keep):
             return "pattern", f"--exclude {pattern}"
         return self._weight_fault(node, can) or self._range_fault(node)
 
     def _scale_fault(self, node: onnx.NodeProto, can: Places) -> str | None:
-        if not target_named(self._cast_options.target).half_scales:
-            return f"TensorRT {self._cast_options.target} takes FP32 scales"
+        if not target_named(self._options.target).half_scales:
+            return f"TensorRT {self._options.target} takes FP32 scales"
         if not can.inputs[1]:
             return f"at opset {self._opset} scales are FP32; from opset 19 on they may be 16-bit"
         scale = self._weights.get(node.input[1])
@@ -269,7 +264,7 @@ class CastDecider:
             peak = self._fit(scale.name).largest
             if peak > self._limit:
                 return f"scale {scale.name!r} is too large: it reaches {peak:.3g}, beyond {self._limit:.5g}"
-            error = rounding_error(array_of(scale, self._model.folder), self._cast_options.low)
+            error = rounding_error(array_of(scale, self._model.folder), self._options.low)
             if error > _SCALE_ERROR:
                 return f"scale {scale.name!r} is too small: 16 bits change it by {error:.0%}"
         return None
@@ -288,7 +283,7 @@ class CastDecider:
     def _fit(self, name: str) -> Fit:
         if name not in self._fits:
             array = array_of(self._weights[name], self._model.folder)
-            self._fits[name] = fit_of(array, self._cast_options.low)
+            self._fits[name] = fit_of(array, self._options.low)
         return self._fits[name]
 
     def _range_fault(self, node: onnx.NodeProto) -> tuple[KeepRule, str] | None:
@@ -311,7 +306,7 @@ class CastDecider:
 
     def _above_zero(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> dict[str, str]:
         """16-bit nodes that would read 0 where a constant that 16 bits lose keeps FP32 above it; reasons."""
-        if self._cast_options.only is not None:
+        if self._options.only is not None:
             return {}
         nodes = list(nodes)
         floors = {
@@ -324,7 +319,7 @@ class CastDecider:
         found = {}
         for node in nodes:
             place = _STEEP.get(node.op_type)
-            if place is None or node.name not in low or self._cast_options.includes(node):
+            if place is None or node.name not in low or self._options.includes(node):
                 continue
             floor = floors.get(node.input[place])
             if floor is not None:
@@ -335,7 +330,7 @@ class CastDecider:
 
     def _worth_casts(self, part: Part, low: Mapping[str, Places]) -> set[str]:
         """16-bit nodes that become part of a quantised product where they are cast."""
-        if not target_named(self._cast_options.target).half_gelu_pays:
+        if not target_named(self._options.target).half_gelu_pays:
             return set()
         constants = {item.name for item in getattr(part, "initializer", ())}
         return gelus_between_products(part.node, low, constants)

@@ -69,6 +69,7 @@ def cast(
         request.threshold if is_measured else largest(LOW[request.precision]),
         tuple(request.exclude),
         tuple(request.include),
+        cast_io=request.cast_io,
     )
     with scratch_beside(out) as spool, _data_remedy(data):
         model = replace(prepare(original), spool=spool)
@@ -91,7 +92,7 @@ def cast(
 
         def try_options(options: CastOptions, folder: Path) -> _Cast:
             spooling = replace(wide, spool=folder)
-            result, decision = cast_graph(spooling, seen.ranges, options, cast_io=request.cast_io)
+            result, decision = cast_graph(spooling, seen.ranges, options)
             if seen.reference is None:
                 return _Cast(result, decision, ())
             return _Cast(result, decision, compare_outputs(seen.reference.pairs(), result))
