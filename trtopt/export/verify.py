@@ -96,9 +96,12 @@ def difference(
     )
 
 
-def compare(subject: Subject, run: Run, inputs: Arrays) -> tuple[float, list[str]]:
-    """Run both with FP32 inputs: the largest relative difference, and what is wrong."""
-    return _compared(subject, _wanted(subject, inputs), run(inputs))
+def compare(subject: Subject, run: Run, inputs: Arrays) -> tuple[float, str]:
+    """Run both with FP32 inputs: the largest relative difference, and what is wrong; empty if nothing is."""
+    try:
+        return _compared(subject, _wanted(subject, inputs), run(inputs))
+    except ModelError as error:
+        return np.inf, error.problem
 
 
 def _wanted(subject: Subject, inputs: Arrays) -> Arrays:
@@ -116,7 +119,7 @@ def _wanted(subject: Subject, inputs: Arrays) -> Arrays:
     return dict(zip(subject.outputs, (tensor.numpy() for tensor in made), strict=True))
 
 
-def _compared(subject: Subject, wanted: Arrays, found: Arrays) -> tuple[float, list[str]]:
+def _compared(subject: Subject, wanted: Arrays, found: Arrays) -> tuple[float, str]:
     wrong = [
         difference(name, wanted[name], found[name], tolerance=subject.tolerance, mismatch=subject.mismatch)
         for name in subject.outputs
@@ -126,18 +129,14 @@ def _compared(subject: Subject, wanted: Arrays, found: Arrays) -> tuple[float, l
         for name in subject.outputs
         if wanted[name].shape == found[name].shape and wanted[name].size
     ]
-    return max(gaps, default=0.0), [entry for entry in wrong if entry is not None]
+    return max(gaps, default=0.0), "\n  ".join(entry for entry in wrong if entry is not None)
 
 
 def verify(subject: Subject, run: Run) -> list[Check]:
     """Compare at two sizes of every axis, and with other inputs at the smaller ones."""
     checks = []
     for sizes in check_sizes(subject.axes):
-        try:
-            worst, wrong = compare(subject, run, subject.example(sizes))
-            problem = "\n  ".join(wrong)
-        except ModelError as error:
-            worst, problem = np.inf, error.problem
+        worst, problem = compare(subject, run, subject.example(sizes))
         if problem:
             raise _explained(subject, run, sizes, problem)
         checks.append(Check(sizes, worst))
@@ -148,8 +147,8 @@ def verify(subject: Subject, run: Run) -> list[Check]:
     return checks
 
 
-def _differs(subject: Subject, run: Run, inputs: Arrays) -> str | None:
-    """What is wrong with the file's outputs for these inputs, if they are usable.
+def _differs(subject: Subject, run: Run, inputs: Arrays) -> str:
+    """What is wrong with the file's outputs for these inputs, if anything is and they are usable.
 
     They are not where PyTorch fails, or where its own outputs differ as much once the floats change by a
     millionth: rounding decides there.
@@ -157,12 +156,13 @@ def _differs(subject: Subject, run: Run, inputs: Arrays) -> str | None:
     try:
         wanted, nudged = (_wanted(subject, given) for given in (inputs, _nudged(inputs)))
     except ModelError:
-        return None
+        return ""
+    if _compared(subject, wanted, nudged)[1]:
+        return ""
     try:
-        problem = "\n  ".join(_compared(subject, wanted, run(inputs))[1])
+        return _compared(subject, wanted, run(inputs))[1]
     except ModelError as error:
-        problem = error.problem
-    return problem if not _compared(subject, wanted, nudged)[1] else None
+        return error.problem
 
 
 def _nudged(inputs: Arrays) -> Arrays:
@@ -183,10 +183,10 @@ def _explained(
 ) -> ModelError:
     """The error for a failed comparison: an axis, if one alone makes it fail, else the numbers."""
     traced = trace_sizes(subject.axes)
-    if _fails(subject, run, traced) is None:
+    if not compare(subject, run, subject.example(traced))[1]:
         for axis, size in sizes.items():
-            words = _fails(subject, run, {**traced, axis: size})
-            if words is not None:
+            words = compare(subject, run, subject.example({**traced, axis: size}))[1]
+            if words:
                 return baked(subject, axis, traced[axis], "the exporter", words)
     return _differing(subject, _at(sizes), problem)
 
@@ -200,14 +200,6 @@ def _differing(subject: Subject, at: str, problem: str) -> ModelError:
         f"{subject.name}: the exported file differs from PyTorch at {at}:\n  {problem}",
         "no file was kept; try the other exporter, or find the operator by exporting parts of the module",
     )
-
-
-def _fails(subject: Subject, run: Run, sizes: Sizes) -> str | None:
-    try:
-        wrong = compare(subject, run, subject.example(sizes))[1]
-    except ModelError as error:
-        return error.problem
-    return "; ".join(wrong) or None
 
 
 def baked(subject: Subject, axis: str, size: int, culprit: str, words: str = "") -> ModelError:

@@ -15,6 +15,7 @@ from trtopt.onnxio.graph_walk import (
     inner_nodes,
     name_of,
     names_in,
+    nodes_for,
     reads_of,
     refill,
     take_name,
@@ -53,7 +54,7 @@ def held_by(graph: onnx.GraphProto) -> set[str]:
 
 
 def extract(model: onnx.ModelProto, sources: Sequence[str], results: Sequence[str]) -> onnx.ModelProto:
-    """What computes `results` from `sources`; without either, the model's own inputs or outputs.
+    """What computes `results` from `sources`, in a sorted model; without either, its own inputs or outputs.
 
     New inputs and outputs are declared as inference finds them. A weight may be one of `sources`; others come
     along, and so do those that only subgraphs read. Weights' values stay where they are.
@@ -61,26 +62,18 @@ def extract(model: onnx.ModelProto, sources: Sequence[str], results: Sequence[st
     if not sources and not results:
         raise UsageError("no tensor is named to cut at", "add --from TENSOR, --to TENSOR, or both")
     graph = model.graph
-    makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    made = [name for node in graph.node for name in node.output if name]
     held = held_by(graph)
     given = [item.name for item in graph.input if item.name not in held]
-    _check_names(graph, sources, [*given, *held, *makers], "--from")
-    _check_names(graph, results, [*makers], "--to")
+    _check_names(graph, sources, [*given, *held, *made], "--from")
+    _check_names(graph, results, made, "--to")
     own = [item.name for item in graph.output if item.name not in {*sources, *given}]  # not passed through
     wanted = list(dict.fromkeys(results)) or own
     if both := set(sources).intersection(wanted):
         raise UsageError(f"--from and --to {min(both)}: nothing lies between them", "name another tensor")
 
-    cut, nodes, read = set(sources) or {*given}, set[int](), set[str]()
-    reached = list(wanted)
-    while reached:
-        name = reached.pop()
-        if name in read:
-            continue
-        read.add(name)
-        if name in makers and name not in cut and makers[name] not in nodes:
-            nodes.add(makers[name])
-            reached += sorted(reads_of(graph.node[makers[name]]))
+    cut = set(sources) or {*given}
+    nodes, read = nodes_for(graph.node, wanted, cut)
     if unread := [name for name in sources if name not in read]:
         raise UsageError(
             f"--from {unread[0]}: no output of the part depends on it",
@@ -98,7 +91,7 @@ def extract(model: onnx.ModelProto, sources: Sequence[str], results: Sequence[st
     begins = list(dict.fromkeys(sources)) or [name for name in given if name in read]
     part = with_nodes(
         model,
-        [*_without(cut, [graph.node[place] for place in sorted(nodes)], names_in(graph))],
+        [*_without(cut, nodes, names_in(graph))],
         [_declared(name, values, "--from") for name in begins],
         [_declared(name, values, "--to") for name in wanted],
     )

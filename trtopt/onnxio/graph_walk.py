@@ -122,7 +122,7 @@ def nodes_for(
     """The nodes, in order, that `names` need where tensors in `given` are there; and all that these read."""
     needed, kept = set(names), []
     for node in reversed(list(nodes)):
-        if not needed.isdisjoint(node.output) and given.isdisjoint(node.output):
+        if needed.intersection(node.output) - given:
             kept.append(node)
             needed |= reads_of(node)
     return kept[::-1], needed

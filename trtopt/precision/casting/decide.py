@@ -155,7 +155,8 @@ class CastDecider:
             inner: dict[str, Places] = {}
             for node in part.node:
                 can = places_of(node, self._opset, self._options.low, self._types)
-                if not self._touches_float(node) or node.op_type in _READERS:
+                touched = (self._types.get(name) for name in (*node.input, *node.output))
+                if FLOAT not in touched or node.op_type in _READERS:
                     untouched += 1
                 elif (why := self._why_not(node, can)) is not None:
                     kept[node.name] = _kept(node, *why)
@@ -220,9 +221,6 @@ class CastDecider:
             return set()
         names = (*_names(part.input), *_names(part.output))
         return {name for name in names if self._types.get(name) == FLOAT}
-
-    def _touches_float(self, node: onnx.NodeProto) -> bool:
-        return any(self._types.get(name) == FLOAT for name in (*node.input, *node.output))
 
     def _why_not(self, node: onnx.NodeProto, can: Places) -> tuple[KeepRule, str] | None:
         """The rule that keeps the node FP32, and the reason; None if none does."""

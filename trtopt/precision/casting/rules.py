@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -71,22 +72,16 @@ def places_of(node: onnx.NodeProto, opset: int, low: int, types: Mapping[str, in
 
 def largest(low: int) -> float:
     """The largest finite value of a 16-bit type."""
-    import ml_dtypes
-
     return float(ml_dtypes.finfo(dtype_of(low)).max)
 
 
 def exact_integers(low: int) -> float:
     """The largest n such that all whole numbers up to n have a form in a 16-bit type."""
-    import ml_dtypes
-
     return float(2 ** (ml_dtypes.finfo(dtype_of(low)).nmant + 1))
 
 
 def _rounded_to_zero(low: int) -> float:
     """The largest value that rounds to 0 in a 16-bit type: half its smallest one, where ties go to even."""
-    import ml_dtypes
-
     return float(ml_dtypes.finfo(dtype_of(low)).smallest_subnormal) / 2
 
 

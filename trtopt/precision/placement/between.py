@@ -54,7 +54,10 @@ def _decide_residual(draft: Draft, node: Node) -> None:
         )
         return
     if not mains and (skip_index := _beside_products(draft, node)) is not None:
-        _read_shared_pair(draft, node, skip_index)
+        skip, also = draft.put(node, skip_index), ""
+        if draft.options.forms.residual == "both":
+            also = f", and {draft.put(node, 1 - skip_index)!r} in INT8"
+        draft.quantize(node, _RULE, f"it reads the pair of {skip!r} for another layer{also}")
         return
     if not mains:
         draft.keep(node, _RULE, "neither branch comes straight from a quantised convolution, for it alone")
@@ -75,15 +78,6 @@ def _beside_products(draft: Draft, node: Node) -> int | None:
         if draft.reads_quantized(node.input[index]) and _is_product(draft, node.input[1 - index])
     )
     return next(found, None)
-
-
-def _read_shared_pair(draft: Draft, node: Node, index: int) -> None:
-    skip = draft.put(node, index)
-    if draft.options.forms.residual == "skip":
-        draft.quantize(node, _RULE, f"it reads the pair of {skip!r} for another layer")
-        return
-    main = draft.put(node, 1 - index)
-    draft.quantize(node, _RULE, f"it reads the pair of {skip!r} for another layer, and {main!r} in INT8")
 
 
 def _is_product(draft: Draft, tensor: str) -> bool:
