@@ -13,16 +13,15 @@ import pytest
 import trtopt
 from tests.rewrite_graphs.case import model
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
-from trtopt.device.backends import open_builder
 from trtopt.errors import BoundError
+from trtopt.executors.api import LocalExecutor
 from trtopt.files.manifests import read_manifest
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.build.folder import check_folder
-from trtopt.workflows.listener import Listener
-from trtopt.workflows.tune.evaluation import Maker
+from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.tune.evaluation import Evaluation
 from trtopt.workflows.tune.kinds import Change
-from trtopt.workflows.tune.setup import SampleFiles
-from trtopt.workflows.workbench import Workbench
+from trtopt.workflows.tune.setup import set_up
 
 
 def test_the_command_leaves_a_build_and_a_ledger_and_refuses_other_terms(
@@ -157,43 +156,42 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
             y = Add(c, b)
         }"""
     onnx.save(model(text), tmp_path / "model.onnx")
-    workbench = Workbench(builder=open_builder("onnxruntime"), limit_s=60.0)
-    maker = Maker(
-        TuneRequest(tmp_path / "model.onnx", backend="onnxruntime"), SampleFiles(None, None), workbench
-    )
-    built = maker.baseline(tmp_path / "0", 2)
-    source = built.manifest.source_sha256
     changes = (
         Change("add-rule=merge-matmuls", recipe={"add_rule": ("merge-matmuls",)}),
         Change("threads", recipe={"intra_op_threads": 1}),
         Change("batch=4", recipe={"batch": (4,)}),
     )
-    for number, change in enumerate(changes, 1):
-        built = maker.make(built, change, tmp_path / str(number))
-        assert check_folder(built.folder).is_whole
-        assert read_manifest(built.folder) == built.manifest
-        assert built.manifest.source_sha256 == source
+    request = TuneRequest(tmp_path / "model.onnx", tmp_path / "out", batch=2, backend="onnxruntime")
+    with set_up(request, SILENT) as setup:
+        evaluation = Evaluation(setup)
+        built = evaluation.build_baseline(tmp_path / "0", 60.0)
+        source = built.manifest.source_sha256
+        for number, change in enumerate(changes, 1):
+            built = evaluation.build_candidate(built, change, tmp_path / str(number), 60.0, SILENT)
+            assert check_folder(built.folder).is_whole
+            assert read_manifest(built.folder) == built.manifest
+            assert built.manifest.source_sha256 == source
     nodes = [node.op_type for node in onnx.load(tmp_path / "3" / built.manifest.onnx.path).graph.node]
     assert nodes.count("MatMul") == 1
     assert built.engine.plan.settings.intra_op_threads == 1
     assert built.engine.plan.batch.max == (4,)
-    assert built.changes == ("add-rule=merge-matmuls", "threads", "batch=4")
 
 
-def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
+def test_candidates_for_tensorrt_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By TensorRT-RTX, which builds without a GPU: settings, types and formats, and a batch size."""
-    workbench = Workbench(builder=open_builder("tensorrt-rtx"), limit_s=300.0)
-    maker = Maker(TuneRequest(DIGITS, backend="tensorrt-rtx"), SampleFiles(None, None), workbench)
-    built = maker.baseline(tmp_path / "0", 8)
-    image = built.engine.inputs[0]
-    changes = (
-        Change("aux_streams=1", recipe={"aux_streams": 1}),
-        Change("io", recipe={"io": {image.name: "fp16"}}),
-        Change("batch=4", recipe={"batch": (4,)}),
-    )
-    for number, change in enumerate(changes, 1):
-        built = maker.make(built, change, tmp_path / str(number))
-        assert check_folder(built.folder).is_whole
+    monkeypatch.setattr(LocalExecutor, "require_measuring", lambda self: None)
+    with set_up(TuneRequest(DIGITS, tmp_path / "out", batch=8, backend="tensorrt-rtx"), SILENT) as setup:
+        evaluation = Evaluation(setup)
+        built = evaluation.build_baseline(tmp_path / "0", 300.0)
+        image = built.engine.inputs[0]
+        changes = (
+            Change("aux_streams=1", recipe={"aux_streams": 1}),
+            Change("io", recipe={"io": {image.name: "fp16"}}),
+            Change("batch=4", recipe={"batch": (4,)}),
+        )
+        for number, change in enumerate(changes, 1):
+            built = evaluation.build_candidate(built, change, tmp_path / str(number), 300.0, SILENT)
+            assert check_folder(built.folder).is_whole
     assert built.engine.builder_config["max_aux_streams"] == "1"
     assert built.engine.inputs[0].dtype == "float16"
     assert built.engine.inputs[0].shape[0] == 4

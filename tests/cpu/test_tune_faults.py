@@ -16,12 +16,13 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS
 from tests.support.killing import run_killed
+from tests.support.tuning import kind
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.manifests import read_manifest
 from trtopt.records import LedgerEntry
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.tune import tune as tuning
-from trtopt.workflows.tune.kinds import SETTING, Change, Situation
+from trtopt.workflows.tune.kinds import Change, Situation
 from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
 ENGINES = """
@@ -49,13 +50,14 @@ from dataclasses import replace
 from pathlib import Path
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.tune import tune as tuning
-from trtopt.workflows.tune.kinds import SETTING, Change
+from trtopt.workflows.tune.kinds import KINDS, Change
 from trtopt.workflows.tune.tune import tune
 
 found = [Change(name, recipe=change) for name, change in {
     "all": {"graph_optimization": "all"}, "hangs": {"execution_mode": "parallel"},
     "one": {"intra_op_threads": 1}, "foreign": {"tiling": "full"}}.items() if name in sys.argv[4:]]
-tuning.KINDS = (replace(SETTING, changes=lambda situation: iter(found)),)
+setting = next(one for one in KINDS if one.name == "builder-setting")
+tuning.KINDS = (replace(setting, changes=lambda situation: iter(found)),)
 model, out, cache = sys.argv[1:4]
 slow = Path(out).with_suffix(".toml")
 slow.write_text('graph_optimization = "basic"')
@@ -208,7 +210,7 @@ def test_a_best_engine_that_is_damaged_meanwhile_is_no_fault_of_a_candidate(
         (tmp_path / "out" / name).unlink(missing_ok=True)
         yield Change("basic", recipe={"graph_optimization": "basic"})
 
-    monkeypatch.setattr(tuning, "KINDS", (replace(SETTING, changes=after_damage),))
+    monkeypatch.setattr(tuning, "KINDS", (replace(kind("builder-setting"), changes=after_damage),))
     with pytest.raises(
         (ArtifactError, OutputError), match=r"missing or changed while|moved or removed while"
     ):

@@ -9,7 +9,8 @@ from tests.support import examples
 from tests.support.inspected import graph, node
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, DeviceInfo
-from trtopt.workflows.tune.kinds import Change, Kind, Situation
+from trtopt.records.tune import CandidateKind
+from trtopt.workflows.tune.kinds import KINDS, Change, Kind, Situation
 
 CPU = DeviceInfo(kind="cpu", name="A CPU")
 ONE_NODE = graph(node("Relu", "x", "y"), inputs={"x": (8, 3, 32, 32)})
@@ -35,9 +36,14 @@ def situation(backend: str = "tensorrt", version: str = "10.16.1.11", **fields: 
     return Situation(**whole | fields)
 
 
-def proposed(kind: Kind, given: Situation) -> dict[str, Change]:
+def kind(name: CandidateKind) -> Kind:
+    """The kind of this name."""
+    return next(one for one in KINDS if one.name == name)
+
+
+def proposed(name: CandidateKind, given: Situation) -> dict[str, Change]:
     """A kind's candidates by name."""
-    found = [*kind.changes(given)]
+    found = [*kind(name).changes(given)]
     assert len({change.name for change in found}) == len(found)
     return {change.name: change for change in found}
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from msgspec.structs import replace
 
-from trtopt.builder.shapes import shapes_at
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.files.manifests import write_manifest
-from trtopt.measure.loop.interleaved import Variant, valid_rounds
+from trtopt.measure.contracts import WARMUP_S
+from trtopt.measure.loop.interleaved import InterleaveJob, Variant, valid_rounds
 from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict
 from trtopt.recipe import Recipe
 from trtopt.records import (
@@ -28,7 +27,6 @@ from trtopt.records import (
 from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
-from trtopt.requests.build import TuneRequest
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.folder import copy_without_engines, stamp, verified_graphs
 from trtopt.workflows.listener import Listener
@@ -36,97 +34,16 @@ from trtopt.workflows.precision.checker import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.race import (
     ROUNDS,
-    Setting,
     compare_turns,
     engine_at,
     fitting_data,
-    heat,
     race as run_heats,
     with_streams,
 )
 from trtopt.workflows.tune.kinds import Change
-from trtopt.workflows.tune.setup import Measure, SampleFiles, Setup, samples_for
+from trtopt.workflows.tune.setup import Measure, Setup, samples_for
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
 from trtopt.workflows.workbench import TIMING_CACHE_FILE, Workbench, make_plans
-
-
-@dataclass(frozen=True)
-class Maker:
-    """Builds the baseline and candidates of a request's model."""
-
-    request: TuneRequest
-    samples: SampleFiles
-    workbench: Workbench
-
-    def baseline(self, folder: Path, batch: int) -> Built:
-        """Today's defaults."""
-        recipe = self._with_limit(replace(self.request.recipe, batch=(batch,)))
-        return Built(folder, self._build(recipe, folder), recipe, batch, 1)
-
-    def make(self, incumbent: Built, change: Change, folder: Path) -> Built:
-        """The incumbent with a change, in a folder to be made."""
-        recipe = self._with_limit(replace(incumbent.recipe, **change.recipe))
-        assert recipe.batch is not None
-        manifest = (
-            self._build(recipe, folder)
-            if change.makes_graph
-            else self._derive(incumbent, change, recipe, folder)
-        )
-        return Built(
-            folder,
-            manifest,
-            recipe,
-            recipe.batch[0],
-            change.streams or incumbent.streams,
-            (*incumbent.changes, change.name),
-        )
-
-    def _with_limit(self, recipe: Recipe) -> Recipe:
-        backend, limit_s = self.workbench.builder.backend.name, self.workbench.limit_s
-        return replace(recipe, backend=backend, build_timeout=limit_s)
-
-    def _build(self, recipe: Recipe, folder: Path) -> Manifest:
-        """From the user's model; samples and bounds are for what selects a precision by measuring."""
-        if recipe.precision not in (None, "fp32"):
-            recipe = replace(recipe, calib=recipe.calib or self.samples.data)
-        if recipe.precision == "best":
-            recipe = replace(recipe, bounds=self.request.bounds.given)
-        manifest = build(
-            self.request.model,
-            folder,
-            recipe,
-            cache_dir=self.request.cache_dir,
-            executor=self.workbench.executor,
-            listener=self.workbench.listener,
-        )
-        if manifest.verdict is None or self.samples.name is None:
-            return manifest
-        named = replace(manifest.verdict, data=self.samples.name)
-        return write_manifest(folder, replace(manifest, verdict=named))
-
-    def _derive(self, incumbent: Built, change: Change, recipe: Recipe, folder: Path) -> Manifest:
-        """The incumbent's folder with other settings, or another build."""
-        manifest, engine = incumbent.manifest, incumbent.engine
-        left = {BASELINE, LEDGER, PROFILE_FILE}
-        if change.recipe or change.fresh:  # other tactics compete than those that the incumbent's build timed
-            left.add(TIMING_CACHE_FILE)
-        folder.mkdir()
-        copy_without_engines(incumbent.folder, manifest, folder, left)
-        graphs = verified_graphs(folder, manifest)
-        graph = next(one for one in graphs if one.sha256 == engine.plan.onnx_sha256)
-        (plan,) = make_plans(graph, recipe, self.workbench.builder.backend)
-        if change.streams is None:
-            workbench = self.workbench.with_caches(self.request.recipe, folder, self.request.cache_dir)
-            if change.fresh:  # a build that is to time everything again
-                workbench = self.workbench.with_cache_in(folder)
-            engines = workbench.build((graph,), (plan,), folder)
-        else:
-            engines = (engine,)
-            for name in engine.files:
-                shutil.copy2(incumbent.folder / name, folder / name)
-        kept = manifest.graph_of(engine)  # which names the file that it was made of
-        return write_manifest(folder, stamp(replace(manifest, onnx=kept, graphs=(), engines=engines)))
-
 
 _VERDICTS: dict[Verdict, TuneVerdict] = {
     Verdict.FASTER: "accepted",
@@ -144,29 +61,93 @@ class Evaluation:
         self._checkers: dict[tuple[TypedTensor, ...], Checker] = {}
         self._checking = threading.Lock()
 
-    def maker(self, limit_s: float, listener: Listener) -> Maker:
-        """What builds the baseline and candidates; `listener` hears of it."""
-        given = self._setup
-        workbench = Workbench(
-            builder=given.builder, executor=given.executor, listener=listener, limit_s=limit_s
+    def build_baseline(self, folder: Path, limit_s: float) -> Built:
+        """Today's defaults."""
+        (batch, *_) = self._setup.terms.batch
+        recipe = self._with_limit(replace(self._setup.request.recipe, batch=(batch,)), limit_s)
+        return Built(folder, self._build(recipe, folder, self._setup.listener), recipe, batch, 1)
+
+    def build_candidate(
+        self, incumbent: Built, change: Change, folder: Path, limit_s: float, own: Listener
+    ) -> Built:
+        """The incumbent with a change, in a folder to be made."""
+        recipe = self._with_limit(replace(incumbent.recipe, **change.recipe), limit_s)
+        assert recipe.batch is not None
+        manifest = (
+            self._build(recipe, folder, own)
+            if change.makes_graph
+            else self._derive(incumbent, change, recipe, folder, own)
         )
-        return Maker(given.request, given.samples, workbench)
+        return Built(folder, manifest, recipe, recipe.batch[0], change.streams or incumbent.streams)
+
+    def _with_limit(self, recipe: Recipe, limit_s: float) -> Recipe:
+        return replace(recipe, backend=self._setup.builder.backend.name, build_timeout=limit_s)
+
+    def _build(self, recipe: Recipe, folder: Path, own: Listener) -> Manifest:
+        """From the user's model; samples and bounds are for what selects a precision by measuring."""
+        given, request = self._setup, self._setup.request
+        if recipe.precision not in (None, "fp32"):
+            recipe = replace(recipe, calib=recipe.calib or given.data)
+        if recipe.precision == "best":
+            recipe = replace(recipe, bounds=request.bounds.given)
+        manifest = build(
+            request.model,
+            folder,
+            recipe,
+            cache_dir=request.cache_dir,
+            executor=given.executor,
+            listener=own,
+        )
+        if manifest.verdict is None or request.data is None:
+            return manifest
+        named = replace(manifest.verdict, data=str(request.data))
+        return write_manifest(folder, replace(manifest, verdict=named))
+
+    def _derive(
+        self, incumbent: Built, change: Change, recipe: Recipe, folder: Path, own: Listener
+    ) -> Manifest:
+        """The incumbent's folder with other settings, or another build."""
+        given, manifest, engine = self._setup, incumbent.manifest, incumbent.engine
+        left = {BASELINE, LEDGER, PROFILE_FILE}
+        if change.recipe or change.fresh:  # other tactics compete than those that the incumbent's build timed
+            left.add(TIMING_CACHE_FILE)
+        folder.mkdir()
+        copy_without_engines(incumbent.folder, manifest, folder, left)
+        graphs = verified_graphs(folder, manifest)
+        if change.streams is None:
+            graph = next(one for one in graphs if one.sha256 == engine.plan.onnx_sha256)
+            bench = Workbench(
+                builder=given.builder, executor=given.executor, listener=own, limit_s=recipe.build_timeout
+            )
+            bench = (
+                bench.with_cache_in(folder)  # a build that is to time everything again
+                if change.fresh
+                else bench.with_caches(given.request.recipe, folder, given.request.cache_dir)
+            )
+            plans = make_plans(graph, recipe, given.builder.backend)
+            engines = bench.build((graph,), plans, folder)
+        else:
+            engines = (engine,)
+            for name in engine.files:
+                shutil.copy2(incumbent.folder / name, folder / name)
+        kept = manifest.graph_of(engine)  # which names the file that it was made of
+        return write_manifest(folder, stamp(replace(manifest, onnx=kept, graphs=(), engines=engines)))
 
     def check(self, built: Built, limit_s: float, own: Listener) -> CheckedSubject:
         """Its outputs against those of the model with the build's inputs and outputs."""
         given, manifest = self._setup, built.manifest
         engine = engine_at(built.folder, manifest.onnx.inputs, built.engine, built.batch)
-        with self._checking, samples_for(manifest, given.samples.data) as data:
+        with self._checking, samples_for(manifest, given.data) as data:
             checker = self._checkers.get(manifest.io)
             if checker is None:  # for each way to type the model one, which reads and runs it once
-                checker = Checker(given.source, None, given.request.bounds, given.executor)
+                checker = Checker(Path(given.request.model), None, given.request.bounds, given.executor)
                 checker.take_inputs_of(manifest.io)
                 self._checkers[manifest.io] = checker
             return checker.engine(engine, built.batch, data, own, limit_s)
 
     def measure(self, built: Built, limit_s: float) -> float:
         """What it typically costs on its own."""
-        run = self._run((built,), self._setting(built, limit_s), ROUNDS, self._setup.listener)
+        run = self._run((built,), ROUNDS, limit_s, self._setup.listener)
         (blocks,) = self._blocks(run, (built,))
         return median(cost for block in blocks for cost in block)
 
@@ -183,7 +164,7 @@ class Evaluation:
         entry = replace(entry, accuracy=lowest_cosine(checked))
         if checked.violations:
             return replace(entry, verdict="inaccurate", reason=checked.violations[0].text)
-        found = self._compare((incumbent, built), self._setting(built, limit_s), own)
+        found = self._compare((incumbent, built), limit_s, own)
         gain, low, high = (None, None, None) if found.ratio is None else found.ratio.saved
         return replace(
             entry,
@@ -203,8 +184,7 @@ class Evaluation:
         manifest = replace(incumbent.manifest, onnx=model, engines=(start.engine,))
         baseline = Built(incumbent.folder, manifest, incumbent.recipe, batch, 1)
         try:
-            setting = self._setting(incumbent, limit_s)
-            found = self._compare((baseline, incumbent), setting, given.quiet)
+            found = self._compare((baseline, incumbent), limit_s, given.quiet)
         except TrtoptError as error:
             given.notes.append(f"the result was not raced against the baseline: {error.problem}")
             return None
@@ -220,17 +200,10 @@ class Evaluation:
             is_faster=found.verdict is Verdict.FASTER,
         )
 
-    def _setting(self, built: Built, limit_s: float) -> Setting:
-        """On the user's samples, if they have the engine's shapes; else on random input."""
-        given, inputs = self._setup, built.manifest.onnx.inputs
-        shapes = shapes_at(inputs, built.engine.plan, built.batch)
-        data = fitting_data(given.samples.data, inputs, [shapes], given.notes.append)
-        return Setting(given.terms.contract, given.request.duration, data, timeout=limit_s)
-
-    def _compare(self, racers: Sequence[Built], setting: Setting, own: Listener) -> Comparison:
+    def _compare(self, racers: Sequence[Built], limit_s: float, own: Listener) -> Comparison:
         """The second one's cost against the first one's; one slower after a few rounds gets no more."""
         for rounds in (MIN_BLOCKS, ROUNDS):
-            run = self._run(racers, setting, rounds, own)
+            run = self._run(racers, rounds, limit_s, own)
             found = compare_turns(
                 valid_rounds(run),
                 threshold=self._setup.terms.threshold,
@@ -241,26 +214,34 @@ class Evaluation:
                 break
         return found
 
-    def _run(self, racers: Sequence[Built], setting: Setting, rounds: int, own: Listener) -> InterleavedRun:
-        names, measure = ("incumbent", "candidate")[: len(racers)], self._setup.measure
-        variants = tuple(
-            Variant(
-                name=name,
-                engine=index,
-                contract=with_streams(setting.contract, one.streams),
-                mode=measure.mode,
-            )
-            for index, (name, one) in enumerate(zip(names, racers, strict=True))
-        )
+    def _run(self, racers: Sequence[Built], rounds: int, limit_s: float, own: Listener) -> InterleavedRun:
+        """Turns on the user's samples, if they have the last one's shapes; else on random input."""
+        given, measure = self._setup, self._setup.measure
+        names = ("incumbent", "candidate")[: len(racers)]
         engines = [engine_at(one.folder, one.manifest.onnx.inputs, one.engine, one.batch) for one in racers]
-        label, size = " against ".join(reversed(names)), racers[-1].batch
-        turns = replace(
-            heat(label, engines, (), "tuning", size, setting, rounds),
-            variants=variants,
-            block_s=setting.duration / ROUNDS,  # of a short race, too
+        inputs = racers[-1].manifest.onnx.inputs
+        turns = InterleaveJob(
+            label=" against ".join(reversed(names)),
+            engines=tuple(engines),
+            variants=tuple(
+                Variant(
+                    name=name,
+                    engine=index,
+                    contract=with_streams(given.terms.contract, one.streams),
+                    mode=measure.mode,
+                )
+                for index, (name, one) in enumerate(zip(names, racers, strict=True))
+            ),
+            rounds=rounds,
+            least_rounds=ROUNDS,
+            purpose="tuning",
+            batch=racers[-1].batch,
+            data=fitting_data(given.data, inputs, [engines[-1].shapes], given.notes.append),
+            warmup_s=WARMUP_S,
+            block_s=given.request.duration / ROUNDS,  # of a short race, too
             block_queries=measure.block_queries,
         )
-        (run,) = run_heats([turns], own, setting.timeout, self._setup.executor)
+        (run,) = run_heats([turns], own, limit_s, given.executor)
         if run.failure is not None:
             raise DeviceError(run.failure, "check the GPU with nvidia-smi")
         return run

@@ -89,21 +89,6 @@ class Situation:
         return forms_in(self.selected or "") or self.recipe.forms or ""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of candidates: what is believed of one at first, and how many builds of the baseline it takes.
-
-    `changes` yields those of a situation, also ones that have been tried: names tell them apart.
-    """
-
-    name: CandidateKind
-    guess: Prediction
-    builds: float
-    changes: Callable[[Situation], Iterator[Change]]
-
-
-# ── precision ───────────────────────────────────────────────────────────────────────────────────────────────
-
 _HALF = {"float16", "bfloat16"}
 _ON_GPUS = ("fp16", "bf16")
 
@@ -135,12 +120,6 @@ def propose_precisions(situation: Situation) -> Iterator[Change]:
         )
 
 
-PRECISION = Kind("precision", Prediction(0.35, 0.7), 5, propose_precisions)
-
-
-# ── placement ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def propose_forms(situation: Situation) -> Iterator[Change]:
     """The form of an INT8 graph: one other choice where the graph has a place for it."""
     recipe = situation.recipe
@@ -159,11 +138,6 @@ def propose_forms(situation: Situation) -> Iterator[Change]:
                     evidence=f"the graph has a place for {name}={choice}",
                 )
 
-
-PLACEMENT = Kind("placement", Prediction(0.047, 0.4), 5, propose_forms)
-
-
-# ── rewrite-rule ────────────────────────────────────────────────────────────────────────────────────────────
 
 _REMEMBERED = 512
 
@@ -198,11 +172,6 @@ def _places_of_rule(model: Path, sha256: str, rule: str, target: str) -> int:
         return 0
 
 
-REWRITE = Kind("rewrite-rule", Prediction(0.03, 0.15), 1.5, propose_rules)
-
-
-# ── batch ───────────────────────────────────────────────────────────────────────────────────────────────────
-
 _IDLE = 0.2
 """The share of a query's time that does not grow with the batch."""
 
@@ -219,23 +188,12 @@ def propose_batches(situation: Situation) -> Iterator[Change]:
             )
 
 
-BATCH = Kind("batch", Prediction(_IDLE, 0.4), 1, propose_batches)
-
-
-# ── streams ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def propose_streams(situation: Situation) -> Iterator[Change]:
     """More streams, where queries can overlap."""
     if not situation.is_rate or situation.backend.name == ONNXRUNTIME:  # which runs one query after another
         return
     yield from (Change(f"streams={count}", streams=count) for count in (2, 4) if count > situation.streams)
 
-
-STREAMS = Kind("streams", Prediction(0.1, 0.4), 0, propose_streams)
-
-
-# ── builder-setting ─────────────────────────────────────────────────────────────────────────────────────────
 
 _EXTERNAL = "CUBLAS"
 """Among the tactic sources of versions that can use other libraries."""
@@ -272,21 +230,33 @@ def _onnxruntime(situation: Situation) -> Iterator[tuple[str, Any]]:
     yield from (("intra_op_threads", count) for count in counts if 1 <= count < situation.cores)
 
 
-SETTING = Kind("builder-setting", Prediction(0.03, 0.15), 1, propose_settings)
-
-
-# ── build-lottery ───────────────────────────────────────────────────────────────────────────────────────────
-
-
 def propose_builds(situation: Situation) -> Iterator[Change]:
     """Further builds of the incumbent: two builds of TensorRT differ."""
     if situation.backend.name != ONNXRUNTIME:  # whose builds are all alike
         yield from (Change(f"build {number}", fresh=True) for number in (2, 3, 4))
 
 
-# builds that differ by 1 % (standard deviation): how many are faster by that much, and by how much on average
-LOTTERY = Kind("build-lottery", Prediction(0.018, 0.24), 1, propose_builds)
+@dataclass(frozen=True)
+class Kind:
+    """A kind of candidates: what is believed of one at first, and how many builds of the baseline it takes.
+
+    `changes` yields those of a situation, also ones that have been tried: names tell them apart.
+    """
+
+    name: CandidateKind
+    guess: Prediction
+    builds: float
+    changes: Callable[[Situation], Iterator[Change]]
 
 
-KINDS = (PRECISION, PLACEMENT, BATCH, STREAMS, SETTING, REWRITE, LOTTERY)
+KINDS = (
+    Kind("precision", Prediction(0.35, 0.7), 5, propose_precisions),
+    Kind("placement", Prediction(0.047, 0.4), 5, propose_forms),
+    Kind("batch", Prediction(_IDLE, 0.4), 1, propose_batches),
+    Kind("streams", Prediction(0.1, 0.4), 0, propose_streams),
+    Kind("builder-setting", Prediction(0.03, 0.15), 1, propose_settings),
+    Kind("rewrite-rule", Prediction(0.03, 0.15), 1.5, propose_rules),
+    # of builds that differ by 1 % (standard deviation): how many are faster by that much, and by how much
+    Kind("build-lottery", Prediction(0.018, 0.24), 1, propose_builds),
+)
 """All kinds of candidates, in the order in which equal ones are tried."""

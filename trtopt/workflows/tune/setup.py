@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from msgspec import structs
 
 from trtopt.data import names_function, open_data
 from trtopt.data.packing import quantize_array
@@ -41,9 +40,7 @@ from trtopt.requests.build import TuneRequest
 from trtopt.requests.shared import parse_budget
 from trtopt.workflows.build.graph import with_typed_io
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.race import (
-    measured_run_spread,
-)
+from trtopt.workflows.race import measured_run_spread
 from trtopt.workflows.tune.tuned_folder import TunedFolder, stored_ledgers
 from trtopt.workflows.workbench import check_opset, open_executor
 
@@ -95,10 +92,7 @@ def check_request(request: TuneRequest) -> None:
         raise needs_data("--include precision", "to calibrate INT8", "omit --include precision")
     if request.data is not None and not names_function(str(request.data)):  # which a worker imports
         open_data(request.data)
-    _check_recipe(request.recipe)
-
-
-def _check_recipe(recipe: Recipe) -> None:
+    recipe = request.recipe
     if recipe.dynamic or recipe.ranges:
         raise UsageError("--recipe: an engine for a range of batch sizes cannot be tuned", "omit `dynamic`")
     if recipe.compute_capability:
@@ -109,8 +103,9 @@ def _check_recipe(recipe: Recipe) -> None:
         raise UsageError("--recipe: bounds are for the tuning as a whole", "give --min-cosine instead")
 
 
-def batches_of(request: TuneRequest, fixed: int | None, onnx: OnnxArtifact) -> tuple[int, ...]:
+def batches_of(request: TuneRequest, onnx: OnnxArtifact) -> tuple[int, ...]:
     """The batch sizes that may be chosen; the first is the baseline's."""
+    fixed = onnx.fixed_batch
     sizes = tuple(dict.fromkeys(batch_sizes(request.batch) or request.recipe.batch or (fixed or 1,)))
     if len(sizes) > 1 and not MEASURES[request.objective].per_sample:
         raise UsageError(
@@ -128,67 +123,50 @@ def batches_of(request: TuneRequest, fixed: int | None, onnx: OnnxArtifact) -> t
 _BATCH = 32
 
 
-@dataclass(frozen=True)
-class SampleFiles:
-    """Files to read, None for random input; what the user calls them; and the seconds that a copy took."""
-
-    data: str | None
-    name: str | None
-    seconds: float = 0.0
-
-    @property
-    def share(self) -> str:
-        """What a copy added to the baseline's time, for a message on that; empty without one."""
-        return f", {self.seconds:.0f} s of them to read {self.name}" if self.seconds else ""
-
-
-def write_quantized(
-    data: str, inputs: Sequence[TensorSpec], scales: Mapping[str, float], folder: Path
-) -> None:
-    """The samples as INT8 inputs take them, a file per batch: clipped as QuantizeLinear does.
-
-    `inputs` are those of the model, with the types that the samples have; `scales` are by input.
-    """
-    for number, batch in enumerate(open_data(data).batches(inputs, _BATCH)):
-        levels = {
-            name: quantize_array(name, batch[name], scale, saturate=True) for name, scale in scales.items()
-        }
-        write_npz(folder / f"{number:06}.npz", batch | levels)
-
-
 @contextmanager
 def samples_of(
-    data: str | Path | None, onnx: OnnxArtifact, folder: Path, limit_s: float, listener: Listener
-) -> Iterator[SampleFiles]:
-    """The samples that `data` names; those of a function as files beside `folder` until the block ends."""
-    if data is None or not names_function(str(data)):
-        yield SampleFiles(None if data is None else str(data), None if data is None else str(data))
+    name: str | None, inputs: Sequence[TensorSpec], folder: Path, limit_s: float, listener: Listener
+) -> Iterator[tuple[str | None, float]]:
+    """The samples that `--data` names, and the seconds that a copy of them took.
+
+    Those of a function are copied to files beside `folder`, which are there until the block ends.
+    """
+    if name is None or not names_function(name):
+        yield name, 0.0
         return
-    name, began_s = str(data), time.monotonic()
+    began_s = time.monotonic()
     with scratch_beside(folder) as scratch:
         copied = scratch / Path(name).name
         copied.mkdir()
-        job = SamplesJob(data=name, inputs=onnx.inputs, folder=str(copied))
+        job = SamplesJob(data=name, inputs=tuple(inputs), folder=str(copied))
         listener.plans([f"samples of {name}"])
         for _ in run_jobs_of(THIS_HOST, [job], limit_s=limit_s, on_progress=listener.progress):
             pass
-        yield SampleFiles(str(copied), name, time.monotonic() - began_s)
+        yield str(copied), time.monotonic() - began_s
 
 
 @contextmanager
 def samples_for(build: Manifest, data: str | None) -> Iterator[str | None]:
-    """The user's samples as the build takes them: floats become the values of INT8 inputs."""
+    """The user's samples as the build takes them: floats become the values of INT8 inputs.
+
+    They are clipped, as QuantizeLinear does.
+    """
     typed = {one.name: one for one in build.io if one.role == "input"}
     scales = {name: one.scale for name, one in typed.items() if one.scale is not None}
     if data is None or not scales:
         yield data
         return
     given = [
-        structs.replace(spec, dtype=typed[spec.name].model_dtype) if spec.name in scales else spec
+        msgspec.structs.replace(spec, dtype=typed[spec.name].model_dtype) if spec.name in scales else spec
         for spec in build.onnx.inputs
     ]
     with scratch_folder() as scratch:
-        write_quantized(data, given, scales, scratch)
+        for number, batch in enumerate(open_data(data).batches(given, _BATCH)):
+            levels = {
+                name: quantize_array(name, batch[name], scale, saturate=True)
+                for name, scale in scales.items()
+            }
+            write_npz(scratch / f"{number:06}.npz", batch | levels)
         yield str(scratch)
 
 
@@ -198,26 +176,29 @@ _LIMIT_LEAST_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The model, the terms, and the means to build and measure.
+    """The request, the terms, and the means to build and measure.
 
-    `continues`: the folder has a ledger. `earlier` are this machine's ledgers. `notes` grows: what the user
-    should know besides the result.
+    `data` are the user's samples, as files, whose copy took `copied_s` seconds. `continues`: the folder has a
+    ledger. `earlier` are this machine's ledgers. `notes` grows: what the user should know besides the result.
     """
 
-    source: Path
-    onnx: OnnxArtifact
-    folder: TunedFolder
-    continues: bool
     request: TuneRequest
     terms: TuneTerms
-    measure: Measure
-    samples: SampleFiles
+    folder: TunedFolder
+    continues: bool
+    data: str | None
+    copied_s: float
     builder: EngineBuilder
     executor: Executor
     earlier: tuple[Ledger, ...]
     run_spread: MeasuredRunSpread | None
     listener: Listener
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def measure(self) -> Measure:
+        """What is measured."""
+        return MEASURES[self.request.objective]
 
     @property
     def budget_s(self) -> float:
@@ -265,16 +246,15 @@ def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
         with open_executor(request.recipe, builder, listener.note) as executor:
             executor.require_measuring()
             typed = with_typed_io(onnx, request.recipe, builder.backend)
-            with samples_of(request.data, typed, folder.path, budget_s, listener) as samples:
+            name = None if request.data is None else str(request.data)
+            with samples_of(name, typed.inputs, folder.path, budget_s, listener) as (data, copied_s):
                 yield Setup(
-                    source=source,
-                    onnx=onnx,
-                    folder=folder,
-                    continues=continues,
                     request=request,
                     terms=terms,
-                    measure=MEASURES[request.objective],
-                    samples=samples,
+                    folder=folder,
+                    continues=continues,
+                    data=data,
+                    copied_s=copied_s,
                     builder=builder,
                     executor=executor,
                     earlier=tuple(stored_ledgers(builder.device, builder.backend.name, request.cache_dir)),
@@ -292,7 +272,7 @@ def _terms(onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder) -> 
         device=builder.device,
         objective=request.objective,
         contract=contract_for(request.contract),
-        batch=batches_of(request, onnx.fixed_batch, onnx),
+        batch=batches_of(request, onnx),
         recipe=recipe_json(recipe),
         data=None if request.data is None else fingerprint_of(request.data),
         bounds=request.bounds.given,

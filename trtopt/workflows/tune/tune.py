@@ -42,7 +42,7 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
             ledger, incumbent = _continue(setup)
         else:
             ledger, incumbent = _begin(setup, evaluation, scratch / "baseline")
-        if {"precision", "placement"} & {*request.kinds} and setup.samples.data is None:
+        if {"precision", "placement"} & {*request.kinds} and setup.data is None:
             setup.notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
         kept_s = ledger.baseline.measure_s
         listener.note(f"{kept_s:.0f} s of the budget are kept for the final race against the baseline")
@@ -77,7 +77,7 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
         ]
         return Tuned(
             folder=str(setup.folder.path),
-            changes=incumbent.changes,
+            changes=ledger.accepted,
             batch=incumbent.batch,
             streams=incumbent.streams,
             ledger=ledger,
@@ -88,25 +88,26 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
 
 def _begin(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, Built]:
     """The baseline, made in `folder` and put in its place, with a ledger without entries."""
-    samples, name = setup.samples, setup.source
     began_s, limit_s = time.monotonic(), setup.limit_s(setup.budget_s)
-    built = evaluation.maker(limit_s, setup.listener).baseline(folder, setup.terms.batch[0])
+    built = evaluation.build_baseline(folder, limit_s)
     build_s = time.monotonic() - began_s
     checked = evaluation.check(built, limit_s, setup.quiet)
     if checked.violations:
+        model, data = setup.request.model, setup.request.data
         where = f"--backend {setup.builder.backend.name} --batch {built.batch}"
-        on = "" if samples.name is None else f" --data {samples.name}"
+        on = "" if data is None else f" --data {data}"
         raise BoundError(
             f"the baseline misses the bound: {checked.violations[0].text}",
-            f"loosen the bound, or see all outputs: trtopt build {name} -o baseline {where}; "
-            f"trtopt check baseline --against {name}{on}",
+            f"loosen the bound, or see all outputs: trtopt build {model} -o baseline {where}; "
+            f"trtopt check baseline --against {model}{on}",
         )
     cost = evaluation.measure(built, limit_s)
-    total_s = time.monotonic() - began_s + samples.seconds
+    total_s = time.monotonic() - began_s + setup.copied_s
     if total_s >= setup.budget_s:
+        copied = f", {setup.copied_s:.0f} s of them to read {setup.request.data}" if setup.copied_s else ""
         raise UsageError(
             f"--budget {setup.request.budget}: building, checking and measuring the baseline took "
-            f"{total_s:.0f} s{samples.share}",
+            f"{total_s:.0f} s{copied}",
             f"give --budget {max(1, round(total_s * 10 / 60))}m or more, or use `trtopt build`",
         )
     baseline = TuneBaseline(
@@ -123,7 +124,7 @@ def _begin(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, 
     ledger = Ledger(
         created=now(),
         argv=command_line(),
-        model=setup.source.name,
+        model=Path(setup.request.model).name,
         terms=setup.terms,
         baseline=baseline,
         run_spread=setup.run_spread,
@@ -135,7 +136,7 @@ def _continue(setup: Setup) -> tuple[Ledger, Built]:
     """Where an earlier run ended."""
     ledger, incumbent = setup.folder.read(setup.terms)
     setup.listener.note(f"continuing after {len(ledger.entries)} candidates")
-    lost_s = ledger.lost_s + setup.samples.seconds
+    lost_s = ledger.lost_s + setup.copied_s
     return msgspec.structs.replace(ledger, run_spread=setup.run_spread, lost_s=lost_s), incumbent
 
 
@@ -174,7 +175,7 @@ def try_candidates(
         """A failure is its outcome."""
         change, entry = chosen[place].change, chosen[place].entry
         try:
-            built = evaluation.maker(limit_s, own).make(incumbent, change, scratch / str(place))
+            built = evaluation.build_candidate(incumbent, change, scratch / str(place), limit_s, own)
             entry = evaluation.race(entry, built, incumbent, limit_s, own)
             tried[place] = entry, built if entry.verdict == "accepted" else None
         except OutputError:
@@ -283,7 +284,7 @@ def waiting_candidates(setup: Setup, ledger: Ledger, incumbent: Built) -> list[Q
         is_rate=setup.measure.per_sample,
         recipe=incumbent.recipe,
         selected=incumbent.selected,
-        data=setup.samples.data,
+        data=setup.data,
         graph=read_graph(load(incumbent.folder / graph.path).proto, shapes),
         model=incumbent.folder / model.path,
         model_sha256=model.sha256,

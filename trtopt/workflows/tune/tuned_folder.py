@@ -46,7 +46,6 @@ class Built:
     recipe: Recipe
     batch: int
     streams: int
-    changes: tuple[str, ...] = ()
 
     @property
     def engine(self) -> EngineArtifact:
@@ -152,7 +151,7 @@ class TunedFolder:
                 f"{self.path}: no engine in its {MANIFEST} runs batch {chosen.batch}",
                 "tune into another folder",
             )
-        return ledger, Built(self.path, manifest, recipe, chosen.batch, chosen.streams, chosen.changes)
+        return ledger, Built(self.path, manifest, recipe, chosen.batch, chosen.streams)
 
     def check_undamaged(self, when: str) -> None:
         """Refuse a best engine so far that is not as it was put there; `when` ends the message."""
@@ -191,7 +190,7 @@ class TunedFolder:
                 objective=ledger.terms.objective,
                 batch=built.batch,
                 streams=built.streams,
-                changes=built.changes,
+                changes=ledger.accepted,
                 recipe=recipe_json(built.recipe),
                 gain=ledger.gain,
                 ledger=LEDGER,

@@ -11,19 +11,10 @@ import pytest
 from tests.rewrite_graphs.case import model
 from tests.support.inspected import graph, node
 from tests.support.networks import Net
-from tests.support.tuning import gain, proposed, situation
+from tests.support.tuning import gain, kind, proposed, situation
 from trtopt.inspect.graph import read_graph
 from trtopt.recipe import Recipe
-from trtopt.workflows.tune.kinds import (
-    BATCH,
-    LOTTERY,
-    PLACEMENT,
-    PRECISION,
-    REWRITE,
-    SETTING,
-    STREAMS,
-    Situation,
-)
+from trtopt.workflows.tune.kinds import Situation
 
 HALF = graph(node("Relu", "x", "y"), inputs={"x": (8, 4)}, dtype="float16")
 QUANTIZED = graph(
@@ -32,8 +23,8 @@ QUANTIZED = graph(
 
 
 def test_int8_is_offered_with_samples_alone() -> None:
-    assert [*proposed(PRECISION, situation())] == ["precision=fp16", "precision=bf16"]
-    assert "precision=best" in proposed(PRECISION, situation(data="samples.npz"))
+    assert [*proposed("precision", situation())] == ["precision=fp16", "precision=bf16"]
+    assert "precision=best" in proposed("precision", situation(data="samples.npz"))
 
 
 @pytest.mark.parametrize(
@@ -45,16 +36,16 @@ def test_int8_is_offered_with_samples_alone() -> None:
     ],
 )
 def test_a_graph_that_has_a_precision_keeps_it(given: object) -> None:
-    assert proposed(PRECISION, given) == {}  # type: ignore[arg-type]
+    assert proposed("precision", given) == {}  # type: ignore[arg-type]
 
 
 def test_int8_is_still_offered_once_the_graph_was_cast_to_fp16() -> None:
     cast = situation(data="s.npz", recipe=Recipe(precision="fp16"), graph=HALF)
-    assert [*proposed(PRECISION, cast)] == ["precision=best"]
+    assert [*proposed("precision", cast)] == ["precision=best"]
 
 
 def test_selecting_among_precisions_costs_the_measurement_of_each() -> None:
-    found = proposed(PRECISION, situation("onnxruntime", "1", data="samples.npz"))
+    found = proposed("precision", situation("onnxruntime", "1", data="samples.npz"))
     assert found["precision=best"].measurements == 1 + len(("fp32", "fp16", "int8"))
 
 
@@ -70,11 +61,11 @@ def test_selecting_among_precisions_costs_the_measurement_of_each() -> None:
 def test_selecting_among_precisions_costs_a_build_of_each_and_more_in_int8(
     given: Situation, builds: int
 ) -> None:
-    assert proposed(PRECISION, given)["precision=best"].builds == builds
+    assert proposed("precision", given)["precision=best"].builds == builds
 
 
 def test_16_bits_are_for_gpus() -> None:
-    assert proposed(PRECISION, situation("onnxruntime", "1")) == {}
+    assert proposed("precision", situation("onnxruntime", "1")) == {}
 
 
 def gated(folder: Path) -> Path:
@@ -94,11 +85,11 @@ def of(model: Path, selected: str = "int8", data: str | None = "samples.npz", **
 
 
 def test_what_the_graph_has_a_place_for_is_tried_beside_what_is_chosen(tmp_path: Path) -> None:
-    found = proposed(PLACEMENT, of(gated(tmp_path)))
+    found = proposed("placement", of(gated(tmp_path)))
     assert [*found] == ["forms=gates=int8"]
     assert dict(found["forms=gates=int8"].recipe) == {"forms": "gates=int8", "precision": "int8"}
     assert found["forms=gates=int8"].makes_graph
-    assert [*proposed(PLACEMENT, of(gated(tmp_path), forms="smoothing=off"))] == [
+    assert [*proposed("placement", of(gated(tmp_path), forms="smoothing=off"))] == [
         "forms=gates=int8,smoothing=off"
     ]
 
@@ -114,7 +105,7 @@ def test_what_the_graph_has_a_place_for_is_tried_beside_what_is_chosen(tmp_path:
     ids=["float", "done already", "float was faster", "no data"],
 )
 def test_nothing_is_tried_where_it_would_change_nothing(tmp_path: Path, given: dict[str, str]) -> None:
-    assert proposed(PLACEMENT, of(gated(tmp_path), **given)) == {}
+    assert proposed("placement", of(gated(tmp_path), **given)) == {}
 
 
 TWO_PRODUCTS = """
@@ -133,11 +124,11 @@ def test_a_rule_is_tried_where_it_finds_something(tmp_path: Path) -> None:
     made = model(TWO_PRODUCTS)
     onnx.save(made, path)
     given = situation(graph=read_graph(made, {}), model=path)
-    (change,) = proposed(REWRITE, given).values()
+    (change,) = proposed("rewrite-rule", given).values()
     assert dict(change.recipe) == {"add_rule": ("merge-matmuls",)}
     assert change.makes_graph
     assert change.evidence == "it changes 1 place"
-    assert proposed(REWRITE, replace(given, recipe=Recipe(add_rule=("merge-matmuls",)))) == {}
+    assert proposed("rewrite-rule", replace(given, recipe=Recipe(add_rule=("merge-matmuls",)))) == {}
 
 
 def test_each_rule_that_builds_leave_out_is_added_to_those_that_were(tmp_path: Path) -> None:
@@ -148,58 +139,60 @@ def test_each_rule_that_builds_leave_out_is_added_to_those_that_were(tmp_path: P
     )
     onnx.save(made, path)
     given = situation(graph=read_graph(made, {}), model=path, recipe=Recipe(add_rule=("erase-identity",)))
-    found = proposed(REWRITE, given)
+    found = proposed("rewrite-rule", given)
     assert [*found] == ["add-rule=erase-arithmetic"]
     assert found["add-rule=erase-arithmetic"].recipe["add_rule"] == ("erase-identity", "erase-arithmetic")
 
 
 def test_onnx_runtime_gets_fewer_threads_than_cores() -> None:
-    found = proposed(SETTING, situation("onnxruntime", "1"))
+    found = proposed("builder-setting", situation("onnxruntime", "1"))
     assert [name for name in found if name.startswith("intra")] == [
         f"intra_op_threads={count}" for count in (1, 2, 4)
     ]
-    assert "intra_op_threads=2" not in proposed(SETTING, situation("onnxruntime", "1", cores=1))
+    assert "intra_op_threads=2" not in proposed("builder-setting", situation("onnxruntime", "1", cores=1))
 
 
 def test_the_default_is_tried_where_the_recipe_has_another() -> None:
     lowered = situation("onnxruntime", "1", recipe=Recipe(graph_optimization="basic"))
-    assert "graph_optimization=all" in proposed(SETTING, lowered)
-    assert "graph_optimization=all" not in proposed(SETTING, situation("onnxruntime", "1"))
+    assert "graph_optimization=all" in proposed("builder-setting", lowered)
+    assert "graph_optimization=all" not in proposed("builder-setting", situation("onnxruntime", "1"))
 
 
 def test_level_4_is_not_tried_from_level_5() -> None:
     levels = [
-        name for name in proposed(SETTING, situation(recipe=Recipe(opt_level=5))) if "opt_level" in name
+        name
+        for name in proposed("builder-setting", situation(recipe=Recipe(opt_level=5)))
+        if "opt_level" in name
     ]
     assert levels == []
-    assert "opt_level=5" in proposed(SETTING, situation(recipe=Recipe(opt_level=4)))
+    assert "opt_level=5" in proposed("builder-setting", situation(recipe=Recipe(opt_level=4)))
 
 
 def test_harder_search_takes_longer_builds() -> None:
-    found = proposed(SETTING, situation())
+    found = proposed("builder-setting", situation())
     builds = [found[f"opt_level={level}"].builds for level in (4, 5)]
-    assert SETTING.builds < builds[0] < builds[1]  # type: ignore[operator]
+    assert kind("builder-setting").builds < builds[0] < builds[1]  # type: ignore[operator]
 
 
 def test_a_latency_has_use_for_neither_other_batches_nor_streams() -> None:
     given = situation(batches=(8, 32))
-    assert proposed(BATCH, given) == {}
-    assert proposed(STREAMS, given) == {}
+    assert proposed("batch", given) == {}
+    assert proposed("streams", given) == {}
 
 
 def test_a_larger_batch_promises_more_than_a_smaller_one() -> None:
-    found = proposed(BATCH, situation(is_rate=True, batches=(8, 32, 1)))
+    found = proposed("batch", situation(is_rate=True, batches=(8, 32, 1)))
     assert [*found] == ["batch=32", "batch=1"]
     assert gain(found["batch=32"]) > gain(found["batch=1"])
 
 
 def test_streams_need_no_build() -> None:
-    found = proposed(STREAMS, situation(is_rate=True, streams=2))
+    found = proposed("streams", situation(is_rate=True, streams=2))
     assert [change.streams for change in found.values()] == [4]
-    assert STREAMS.builds == 0
-    assert proposed(STREAMS, situation("onnxruntime", "1", is_rate=True)) == {}
+    assert kind("streams").builds == 0
+    assert proposed("streams", situation("onnxruntime", "1", is_rate=True)) == {}
 
 
 def test_builds_of_onnx_runtime_are_all_alike() -> None:
-    assert all(change.fresh for change in proposed(LOTTERY, situation()).values())
-    assert proposed(LOTTERY, situation("onnxruntime", "1")) == {}
+    assert all(change.fresh for change in proposed("build-lottery", situation()).values())
+    assert proposed("build-lottery", situation("onnxruntime", "1")) == {}

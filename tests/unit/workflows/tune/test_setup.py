@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import examples
 from trtopt.errors import UsageError
@@ -47,11 +48,13 @@ def test_kinds_are_those_included_and_not_excluded() -> None:
 
 def test_batch_sizes_are_the_requests_the_recipes_or_the_models(tmp_path: Path) -> None:
     onnx = examples.onnx()
-    assert batches_of(TuneRequest("m.onnx"), None, onnx) == (1,)
-    assert batches_of(TuneRequest("m.onnx"), 4, onnx) == (4,)
-    assert batches_of(TuneRequest("m.onnx", profile=recipe_file(tmp_path, "batch = [2]")), None, onnx) == (2,)
-    assert batches_of(TuneRequest("m.onnx", batch=(8, 1, 8), objective="throughput"), None, onnx) == (8, 1)
+    (image,) = onnx.inputs
+    fixed = replace(onnx, inputs=(replace(image, shape=(4, *image.shape[1:])),))
+    assert batches_of(TuneRequest("m.onnx"), onnx) == (1,)
+    assert batches_of(TuneRequest("m.onnx"), fixed) == (4,)
+    assert batches_of(TuneRequest("m.onnx", profile=recipe_file(tmp_path, "batch = [2]")), onnx) == (2,)
+    assert batches_of(TuneRequest("m.onnx", batch=(8, 1, 8), objective="throughput"), onnx) == (8, 1)
     with pytest.raises(UsageError, match="one batch size at a time"):
-        batches_of(TuneRequest("m.onnx", batch=(1, 8)), None, onnx)
+        batches_of(TuneRequest("m.onnx", batch=(1, 8)), onnx)
     with pytest.raises(UsageError, match="fixes its batch at 4"):
-        batches_of(TuneRequest("m.onnx", batch=(8,)), 4, onnx)
+        batches_of(TuneRequest("m.onnx", batch=(8,)), fixed)

@@ -17,7 +17,7 @@ from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings, LedgerEntry
 from trtopt.records.tune import CandidateKind
 from trtopt.requests.recipe import check_recipe
-from trtopt.workflows.tune.kinds import KINDS, SETTING, Change, Prediction, Situation
+from trtopt.workflows.tune.kinds import KINDS, Change, Prediction, Situation
 from trtopt.workflows.tune.tune import LEAST_EXPECTED, Queued, next_of, predict, predicted_cost_s
 
 
@@ -154,14 +154,14 @@ def test_every_kind_is_in_the_table_once() -> None:
 
 @pytest.mark.parametrize("given", [ORT, *map(on, VERSIONS)])
 def test_names_differ_between_kinds_too(given: Situation) -> None:
-    names = [name for kind in KINDS for name in proposed(kind, of_a_model(given))]
+    names = [name for kind in KINDS for name in proposed(kind.name, of_a_model(given))]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("dump", VERSIONS)
 def test_settings_are_those_of_the_version_and_reach_its_builder(dump: str) -> None:
     """By what TensorRT's bindings themselves list."""
-    found = proposed(SETTING, on(dump)).values()
+    found = proposed("builder-setting", on(dump)).values()
     for change in found:
         build(Surface(dump), recorded_settings(Recipe(**change.recipe), BuildSettings))
     tries_tiling = any("tiling" in change.recipe for change in found)
@@ -176,7 +176,7 @@ def test_the_tactic_sources_of_a_target_are_those_of_its_bindings(dump: str) -> 
 @pytest.mark.parametrize("given", [ORT, *map(on, VERSIONS)])
 def test_settings_are_ones_that_a_recipe_may_have(given: Situation) -> None:
     names = {one.name for one in SETTINGS}
-    for change in proposed(SETTING, given).values():
+    for change in proposed("builder-setting", given).values():
         recipe = Recipe(**change.recipe)
         assert change.recipe.keys() <= names
         assert not change.makes_graph
