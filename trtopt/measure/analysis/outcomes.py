@@ -98,11 +98,7 @@ class Comparisons:
     @property
     def not_shown(self) -> tuple[Row, ...]:
         """The batch sizes at which B is not SLOWER, but not shown to be within the limit either."""
-        return tuple(
-            row
-            for row in self.rows
-            if row.comparison.verdict is not Verdict.SLOWER and not row.comparison.rules_out(self.limit)
-        )
+        return tuple(row for row in self.rows if self.speed(row) in ("undecided", "untrustworthy"))
 
 
 @dataclass(frozen=True)
@@ -231,9 +227,17 @@ def compare_reports(
     `batch` are the sizes to compare, by default all. `run_spread` is how much separate runs differ on their
     device, if that was measured; for the rest see `Comparisons`.
     """
-    notes = machine_notes(a, b, force) + work_notes(a, b, force)
-    on_host = is_on_host(a)
-    rows = tuple(_row(*pair, threshold, on_host, run_spread) for pair in paired_points(a, b, batch))
+    notes = _machine_notes(a, b, force)
+    works = (
+        Work(report.source_sha256, {point.batch: point.latency.shapes for point in report.points})
+        for report in (a, b)
+    )
+    notes += require_alike(unlike_work(*works), force=force)
+    if a.model_sha256 != b.model_sha256 and not (a.source_sha256 and b.source_sha256):
+        notes.append("the graphs differ, and not both files name the model that theirs is made of")
+    ours, theirs = ({point.batch: point for point in report.points} for report in (a, b))
+    sizes, on_host = paired_sizes(ours, theirs, batch), is_on_host(a)
+    rows = tuple(_row(ours[size], theirs[size], threshold, on_host, run_spread) for size in sizes)
     return Comparisons(
         a=str(a.environment.backend),
         b=str(b.environment.backend),
@@ -246,15 +250,7 @@ def compare_reports(
     )
 
 
-def paired_points(
-    a: BenchReport, b: BenchReport, batch: Sequence[int] | None
-) -> list[tuple[BenchPoint, BenchPoint]]:
-    """What both hold, by batch size; only those of `batch`, if it is given."""
-    ours, theirs = _by_batch(a), _by_batch(b)
-    return [(ours[size], theirs[size]) for size in paired_sizes(ours, theirs, batch)]
-
-
-def machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
+def _machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
     """What differs between the machines. The TensorRT version may differ."""
     there, here = a.environment, b.environment
     pairs = (
@@ -280,22 +276,6 @@ def _cores(there: Environment, here: Environment) -> tuple[int | None, int | Non
     return len(there.cpus), len(here.cpus)
 
 
-def work_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
-    """What differs in the work that was measured."""
-    notes = require_alike(unlike_work(_work_of(a), _work_of(b)), force=force)
-    if a.model_sha256 != b.model_sha256 and not (a.source_sha256 and b.source_sha256):
-        notes.append("the graphs differ, and not both files name the model that theirs is made of")
-    return notes
-
-
-def _work_of(report: BenchReport) -> Work:
-    return Work(report.source_sha256, {point.batch: point.latency.shapes for point in report.points})
-
-
-def _by_batch(report: BenchReport) -> dict[int, BenchPoint]:
-    return {point.batch: point for point in report.points}
-
-
 def _row(
     a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool, run_spread: MeasuredRunSpread | None
 ) -> Row:
@@ -306,7 +286,11 @@ def _row(
             "a number means nothing without its terms: measure both under one --contract; "
             "--across-contracts shows where the difference comes from",
         )
-    against = distrust(*([doubt.text for doubt in doubts_of(point, on_host=on_host)] for point in (a, b)))
+    against = [
+        f"{name} is marked as not to be trusted: {doubt.text}"
+        for name, point in (("A", a), ("B", b))
+        for doubt in doubts_of(point, on_host=on_host)
+    ]
     first, second = ours.samples.latency_ms, theirs.samples.latency_ms
     return Row(
         batch=a.batch,
@@ -320,9 +304,3 @@ def _row(
             run_spread=run_spread,
         ),
     )
-
-
-def distrust(a: Sequence[str], b: Sequence[str]) -> list[str]:
-    """What the sides say against themselves."""
-    sides = (("A", a), ("B", b))
-    return [f"{name} is marked as not to be trusted: {text}" for name, texts in sides for text in texts]
