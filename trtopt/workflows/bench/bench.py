@@ -130,7 +130,8 @@ def _run(
                     raise result
                 point = result.point
                 if point.failure is None:
-                    point = _with_further_processes(point, jobs[index], index, request, listener)
+                    own = listener.of_job(index).progress
+                    point = _with_further_processes(point, jobs[index], request, own)
                 report = BenchReport(
                     created=created,
                     argv=command_line(),
@@ -168,18 +169,14 @@ def _failure_note(job: BenchJob, error: TrtoptError) -> str:
 
 
 def _with_further_processes(
-    point: BenchPoint, job: BenchJob, index: int, request: BenchRequest, listener: Listener
+    point: BenchPoint, job: BenchJob, request: BenchRequest, on_progress: OnProgress
 ) -> BenchPoint:
     """The point with what is not measured in the process that measures latency."""
     if request.cold_start:
-        starts = measure_cold_starts(job, index, request.timeout, listener.progress)
+        starts = _measure_cold_starts(job, request.timeout, on_progress)
         point = msgspec.structs.replace(point, cold_start=starts)
     if request.kernels:
-        kernels = _record_kernels(
-            job,
-            request.timeout,
-            lambda _, phase, fraction: listener.progress(index, phase, fraction),
-        )
+        kernels = _record_kernels(job, request.timeout, on_progress)
         point = msgspec.structs.replace(point, kernels=kernels)
     return point
 
@@ -201,9 +198,7 @@ STARTS = 5
 _ZEROS = "context holds a first run on zeros, by which ONNX Runtime finds the shapes of outputs"
 
 
-def measure_cold_starts(
-    job: BenchJob, index: int, limit_s: float | None, on_progress: OnProgress
-) -> ColdStarts:
+def _measure_cold_starts(job: BenchJob, limit_s: float | None, on_progress: OnProgress) -> ColdStarts:
     """Start the job's engine in processes of their own, `STARTS` times with each state of the page cache."""
     made: list[ColdStart] = []
     module_loading, file = "", Path(job.engine.path)
@@ -217,7 +212,7 @@ def measure_cold_starts(
                 continue
             if state == "warm":
                 file.read_bytes()
-            on_progress(index, "cold start", number / STARTS)
+            on_progress(0, "cold start", number / STARTS)
             started = ColdStartJob(bench=job, page_cache=state, began_s=time.monotonic())
             result = run_job(started, limit_s=limit_s)
             made.append(result.start)
