@@ -10,9 +10,16 @@ from typing import IO, Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
+from rich.progress import (
+    BarColumn,
+    Progress,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
-from rich.table import Column
 from rich.text import Text
 
 from trtopt.cli.outputs import QUIET, VERBOSITY, JsonOutput, takes_stdout, write_json
@@ -148,9 +155,7 @@ def _stream(err: bool) -> Any:
 
 # ── progress ────────────────────────────────────────────────────────────────────────────────────────────
 
-_MINUTE = 60
-_SHOWN_FRACTION = 0.02
-"""Before so much is done, a time left would be a guess."""
+_DAY = 86400.0
 
 
 class ProgressBars(Progress):
@@ -161,18 +166,19 @@ class ProgressBars(Progress):
 
     def __init__(self, screen: Console, *, disable: bool = False) -> None:
         super().__init__(
-            _Text(lambda task: task.description),
+            TextColumn("{task.description}", markup=False),
             _Bar(),
-            _Text(_elapsed),
-            _Text(_left),
-            _Text(lambda task: str(task.fields["phase"])),
+            TimeElapsedColumn(),
+            _Left(),
+            TextColumn("{task.fields[phase]}", markup=False),
             console=screen,
+            speed_estimate_period=_DAY,
             transient=True,
             redirect_stdout=False,  # a result that goes into a file stays out of the display
             disable=disable,
         )
         self._jobs: list[TaskID] = []
-        self._waiting = self.add_task("", total=None, phase="", start=False, visible=False)
+        self._waiting = self.add_task("", total=None, phase="", visible=False)
         self._printed: dict[tuple[str, str], SweepPoint] = {}
 
     def plan(self, labels: Sequence[str]) -> None:
@@ -200,10 +206,7 @@ class ProgressBars(Progress):
         self.start_task(job)
         total = None if fraction is None else 1.0
         done = phase == DONE
-        reported = next(one.elapsed for one in self.tasks if one.id == job)
-        self.update(
-            job, phase=phase, total=total, completed=fraction or 0.0, visible=not done, reported=reported
-        )
+        self.update(job, phase=phase, total=total, completed=fraction or 0.0, visible=not done)
         if done:
             self.stop_task(job)
         self._show_waiting()
@@ -229,42 +232,12 @@ class _Bar(BarColumn):
         return Text("") if task.total is None else super().render(task)  # type: ignore[return-value]
 
 
-class _Text(ProgressColumn):
-    """Text, whose names are no markup."""
-
-    def __init__(self, text: Callable[[Task], str]) -> None:
-        super().__init__(Column(no_wrap=True))
-        self._text = text
+class _Left(TimeRemainingColumn):
+    """The time left, where it is known."""
 
     def render(self, task: Task) -> Text:
-        """See `ProgressColumn.render`."""
-        return Text(self._text(task))
-
-
-def _elapsed(task: Task) -> str:
-    """The time since a job began; waiting jobs have none."""
-    elapsed = task.finished_time if task.finished else task.elapsed
-    return "" if elapsed is None else duration_text(elapsed)
-
-
-def _left(task: Task) -> str:
-    """The time left, by the part that was done when it was last reported; nothing where it is unknown."""
-    fraction, reported = task.completed if task.total else 0.0, task.fields.get("reported")
-    if task.elapsed is None or reported is None or not _SHOWN_FRACTION <= fraction < 1:
-        return ""
-    return f"{duration_text(seconds_left(fraction, reported, task.elapsed))} left"
-
-
-def seconds_left(fraction: float, reported_s: float, elapsed_s: float) -> float:
-    """After `elapsed_s`, when `fraction` was done after `reported_s`: counted down from then."""
-    return max(0.0, reported_s / fraction - elapsed_s)
-
-
-def duration_text(seconds: float) -> str:
-    """`0:42`, or `1:02:03`."""
-    minutes, rest = divmod(round(seconds), _MINUTE)
-    hours, minutes = divmod(minutes, _MINUTE)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        """See `TimeRemainingColumn.render`."""
+        return Text("") if task.time_remaining is None else super().render(task) + " left"
 
 
 @contextmanager

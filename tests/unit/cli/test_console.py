@@ -1,14 +1,13 @@
-"""Lines that are too long for the screen; bars for running jobs, a line for waiting ones, the time left."""
+"""Lines that are too long for the screen; bars for running jobs, a line for waiting ones."""
 
 from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from trtopt.cli.console import ProgressBars, duration_text, seconds_left, wrapped
+from trtopt.cli.console import ProgressBars, wrapped
 from trtopt.workflows.listener import DONE
 
 
@@ -36,19 +35,6 @@ def test_a_job_that_no_one_announced_has_a_bar_too() -> None:
     bars = ProgressBars(Console(file=io.StringIO()))
     bars.show(0, "copying", None)
     assert visible(bars) == ["copying"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (61, "1:01"), (3723, "1:02:03")]
-)
-def test_a_duration_reads_as_a_clock_does(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
-
-
-def test_time_left_counts_down_between_reports() -> None:
-    assert seconds_left(0.25, 2.0, 2.0) == 6.0
-    assert seconds_left(0.25, 2.0, 5.0) == 3.0
-    assert seconds_left(0.25, 2.0, 9.0) == 0.0
 
 
 def test_a_long_line_breaks_between_words_and_keeps_its_columns() -> None:
