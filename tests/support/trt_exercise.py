@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -192,7 +193,8 @@ def load(
     nvtx: bool = False,
 ) -> Session:
     """Load an engine; nothing but the session keeps what it was loaded with alive."""
-    target = TensorRTTarget(library(surface), device or ScriptedDevice(), nvtx=nvtx)
+    target = TensorRTTarget(library(surface), device or ScriptedDevice())
+    target.device.profilers = SimpleNamespace(nvtx=nvtx)  # type: ignore[assignment]
     return target.load(b"engine", track=track)
 
 

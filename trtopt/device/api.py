@@ -23,6 +23,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import DeviceMemoryError
 from trtopt.records import (
     AllocationEvent,
@@ -205,6 +206,9 @@ class Device(Held, Protocol):
     is_synchronous: bool
     """Whether work is done once it has been handed over, so that nothing need be awaited."""
 
+    profilers: NvtxMarks = UNMARKED
+    """What profilers are shown of it."""
+
     now: Callable[[], float] = staticmethod(time.perf_counter)
     """Host seconds on a monotonic clock of the device's choice."""
 
@@ -297,13 +301,11 @@ class Device(Held, Protocol):
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """Show profilers what the calling thread does meanwhile, if NVTX ranges are on."""
+        return self.profilers.range(name)
 
     def captured(self) -> AbstractContextManager[None]:
-        """Let profilers that wait for it capture what happens meanwhile (cudaProfilerStart and -Stop), if on.
-
-        Raises:
-            UsageError: it is on, and the device has no CUDA.
-        """
+        """Let profilers that wait for it (cudaProfilerStart, -Stop) capture what happens meanwhile, if on."""
+        return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -502,6 +504,9 @@ class EngineBuilder(Protocol):
 
     device: DeviceInfo
     """What it builds for; kind `none` when it builds without a device."""
+
+    profilers: NvtxMarks = UNMARKED
+    """What profilers are shown of it."""
 
     def device_memory(self) -> DeviceMemory | None:
         """The memory of the device that it builds on; None where it needs none, or if unknown."""

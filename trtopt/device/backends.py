@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from trtopt.device.api import ClockControl, Device, EngineBuilder, Target
 from trtopt.device.cuda import probe
-from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import needs_gpu
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.extras import RTX_EXTRA, install
@@ -91,7 +90,7 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def open_builder(name: str, marks: NvtxMarks = UNMARKED) -> EngineBuilder:
+def open_builder(name: str) -> EngineBuilder:
     """The builder of a backend."""
     if name == ONNXRUNTIME:
         from trtopt.device.ort.builder import OnnxRuntimeBuilder
@@ -102,8 +101,8 @@ def open_builder(name: str, marks: NvtxMarks = UNMARKED) -> EngineBuilder:
 
     library = load_library(name)
     if library.target.needs_gpu_to_build or probe.gpus():
-        return TensorRTBuilder(library, probe.first_gpu(), marks)
-    return TensorRTBuilder(library, DeviceInfo(kind="none", name="none: built without a GPU"), marks)
+        return TensorRTBuilder(library, probe.first_gpu())
+    return TensorRTBuilder(library, DeviceInfo(kind="none", name="none: built without a GPU"))
 
 
 def places_to_build(name: str, at_once: int) -> tuple[str | None, ...]:
@@ -115,19 +114,16 @@ def places_to_build(name: str, at_once: int) -> tuple[str | None, ...]:
     return tuple(names[one % len(names)] if names else None for one in range(at_once))
 
 
-def open_target(
-    name: str, plugins: tuple[Plugin, ...] = (), marks: NvtxMarks = UNMARKED, *, shares_cores: bool = False
-) -> Target:
+def open_target(name: str, plugins: tuple[Plugin, ...] = (), *, shares_cores: bool = False) -> Target:
     """The runtime of a backend, on the first device; `shares_cores`: others have work for the processor."""
     if name == ONNXRUNTIME:
         from trtopt.device.ort.runtime import OnnxRuntimeTarget
 
-        return OnnxRuntimeTarget(marks, shares_cores=shares_cores)
+        return OnnxRuntimeTarget(shares_cores=shares_cores)
     from trtopt.device.tensorrt.library import load_library
     from trtopt.device.tensorrt.runtime import TensorRTTarget
 
-    library = load_library(name)
-    return TensorRTTarget(library, open_cuda_device(marks), plugins, nvtx=marks.nvtx)
+    return TensorRTTarget(load_library(name), open_cuda_device(), plugins)
 
 
 def check_device_options(name: str, *, memory: bool, cuda_profiler: bool, kernels: bool = False) -> None:
@@ -152,7 +148,7 @@ def open_clock_control(name: str) -> ClockControl:
     return NvmlGpu(probe.first_gpu())
 
 
-def open_cuda_device(marks: NvtxMarks = UNMARKED) -> Device:
+def open_cuda_device() -> Device:
     """The first CUDA device, through the binding that `TRTOPT_CUDA` names or the first one installed."""
     probe.first_gpu()  # the absence of a GPU is the better message than the absence of a binding
     name = os.environ.get(BINDING_VARIABLE) or next(
@@ -165,11 +161,11 @@ def open_cuda_device(marks: NvtxMarks = UNMARKED) -> Device:
     if name == "cuda-python":
         from trtopt.device.cuda import cuda_python
 
-        return cuda_python.open_device(marks=marks)
+        return cuda_python.open_device()
     if name == "pycuda":
         from trtopt.device.cuda import pycuda
 
-        return pycuda.open_device(marks=marks)
+        return pycuda.open_device()
     raise UsageError(
         f"{BINDING_VARIABLE}={name}: no such CUDA binding", f"choose among {', '.join(CUDA_BINDINGS)}"
     )

@@ -19,7 +19,7 @@ from trtopt.data.source import SamplesJob, write_samples
 from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.cuda.cupti import have_nvtx_inject_cupti
-from trtopt.device.nvtx import UNMARKED, NvtxMarks
+from trtopt.device.nvtx import NvtxMarks
 from trtopt.device.ort.host import cpu_name, present_cores
 from trtopt.device.tensorrt.capability import ParseJob, parse
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
@@ -169,11 +169,11 @@ def _running(job: Any) -> str:
     return f"running {job.engine.artifact.path}"
 
 
-def _open(job: Job[Any], marks: NvtxMarks = UNMARKED) -> AbstractContextManager[Target]:
+def _open(job: Job[Any]) -> AbstractContextManager[Target]:
     """What runs a job's engines, with their plugins."""
     plans = [engine.artifact.plan for engine in engines_of(job)]
     plugins = {plugin.sha256: plugin for plan in plans for plugin in plan.settings.plugins}
-    return closing(open_target(plans[0].backend.name, tuple(plugins.values()), marks))
+    return closing(open_target(plans[0].backend.name, tuple(plugins.values())))
 
 
 @runs(
@@ -184,7 +184,8 @@ def _open(job: Job[Any], marks: NvtxMarks = UNMARKED) -> AbstractContextManager[
     log=lambda job: Path(job.folder, f"{job.plan.label}.log"),
 )
 def _build(job: BuildJob, progress: ProgressSink) -> EngineArtifact:
-    builder = open_builder(job.plan.backend.name, NvtxMarks(nvtx=job.nvtx))
+    builder = open_builder(job.plan.backend.name)
+    builder.profilers = NvtxMarks(nvtx=job.nvtx)
     return build_engine(builder, job, progress)
 
 
@@ -196,8 +197,8 @@ def _describe(job: DescribeJob, _progress: ProgressSink) -> Described:
 
 @runs(BenchJob, _running)
 def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
-    marks = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
-    with _open(job, marks) as target:
+    with _open(job) as target:
+        target.device.profilers = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
         return Benched(point=bench_engine(target, job, progress), environment=environment_of(target))
 
 

@@ -42,6 +42,7 @@ from trtopt.device.api import (
     Stream,
 )
 from trtopt.device.clocks import UnknownClocks
+from trtopt.device.nvtx import UNMARKED
 from trtopt.errors import DeviceError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import Backend, DeviceInfo, Shape, ShapeRange, TensorSpec, TracedRun
 
@@ -86,6 +87,7 @@ class ScriptedDevice:
         self._clocks.now_s = value
 
     is_synchronous = False
+    profilers = UNMARKED
 
     def now(self) -> float:
         """Virtual seconds."""

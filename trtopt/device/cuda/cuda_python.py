@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from trtopt.device.api import DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.cuda.device import CudaDevice, failure
 from trtopt.device.cuda.probe import first_gpu
-from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
 
 _FIRST = 0
@@ -181,11 +180,11 @@ class CudaPythonDevice(CudaDevice):
         """The primary context is shared with other libraries and stays."""
 
 
-def open_device(marks: NvtxMarks = UNMARKED) -> CudaPythonDevice:
+def open_device() -> CudaPythonDevice:
     """The first CUDA device."""
     runtime = load_runtime()
     import cuda.bindings
 
     info = first_gpu(f"cuda-python {cuda.bindings.__version__}")
     checked(runtime, runtime.cudaSetDevice(_FIRST), "choosing the device")
-    return CudaPythonDevice(runtime, info, marks)
+    return CudaPythonDevice(runtime, info)

@@ -23,7 +23,6 @@ from trtopt.device.api import (
 from trtopt.device.cuda.cupti import CuptiRecorder
 from trtopt.device.memory_check import LESS_MEMORY
 from trtopt.device.nvml import holders_of, open_sensor
-from trtopt.device.nvtx import NvtxMarks
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.records import DeviceInfo
 
@@ -46,11 +45,10 @@ class CudaDevice(Device):
     _profiler: tuple[str, str]
     """The names of the binding's functions for free and total memory, and to start and stop the profiler."""
 
-    def __init__(self, library: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
+    def __init__(self, library: Any, info: DeviceInfo) -> None:
         self.library = library
         self.call = partial(self._call, library)  # no frame more: a query's own calls go this way
         self.info = info
-        self._marks = marks
 
     is_synchronous = False
 
@@ -98,12 +96,9 @@ class CudaDevice(Device):
     def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
         return CuptiRecorder(ranges=ranges)
 
-    def annotate(self, name: str) -> AbstractContextManager[object]:
-        return self._marks.range(name)
-
     def captured(self) -> AbstractContextManager[None]:
         start, stop = (getattr(self.library, name) for name in self._profiler)
-        return self._marks.captured(
+        return self.profilers.captured(
             lambda: self.call("starting the profiler", start),
             lambda: self.call("stopping the profiler", stop),
         )

@@ -14,7 +14,6 @@ from trtopt.device.api import DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.device import CudaDevice, failure
 from trtopt.device.cuda.probe import first_gpu
-from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import BackendMissingError, GraphCaptureError
 from trtopt.extras import install
 from trtopt.records import DeviceInfo
@@ -86,8 +85,8 @@ class PycudaDevice(CudaDevice):
     _streams, _events = _Stream, _Event
     _memory_info, _profiler = "mem_get_info", ("start_profiler", "stop_profiler")
 
-    def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
-        super().__init__(driver, info, marks)
+    def __init__(self, driver: Any, context: Any, info: DeviceInfo) -> None:
+        super().__init__(driver, info)
         self._context = context
 
     def _allocate(self, doing: str, nbytes: int) -> tuple[int, Callable[[], object]]:
@@ -147,7 +146,7 @@ class PycudaDevice(CudaDevice):
                 self.call("leaving the device", context.detach)
 
 
-def open_device(marks: NvtxMarks = UNMARKED) -> PycudaDevice:
+def open_device() -> PycudaDevice:
     """The first CUDA device."""
     try:
         import pycuda.driver as driver
@@ -167,4 +166,4 @@ def open_device(marks: NvtxMarks = UNMARKED) -> PycudaDevice:
         return context
 
     context = _call(driver, "choosing the device", enter)
-    return PycudaDevice(driver, context, info, marks)
+    return PycudaDevice(driver, context, info)

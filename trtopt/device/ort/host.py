@@ -7,7 +7,6 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ from trtopt.device.api import (
     Stream,
 )
 from trtopt.device.clocks import UnknownClocks
-from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import GraphCaptureError, UsageError
 from trtopt.records import DeviceInfo
 
@@ -93,9 +91,8 @@ class HostDevice(Device):
     Its memory is shared with caches that give way, so that what is free is unknown.
     """
 
-    def __init__(self, marks: NvtxMarks = UNMARKED) -> None:
+    def __init__(self) -> None:
         self.info = cpu_info()
-        self._marks = marks
 
     is_synchronous = True
 
@@ -130,13 +127,6 @@ class HostDevice(Device):
     def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
         raise needs_gpu("--kernels")
 
-    def annotate(self, name: str) -> AbstractContextManager[object]:
-        """An NVTX range: they are the host's."""
-        return self._marks.range(name)
-
-    def captured(self) -> AbstractContextManager[None]:
-        return self._marks.captured(_refuse_profiler, lambda: None)
-
     def close(self) -> None:
         """Nothing is held."""
 
@@ -156,7 +146,3 @@ def needs_gpu(option: str) -> UsageError:
     """The error for an option that a processor cannot do."""
     problem, remedy = _NEEDS_GPU[option]
     return UsageError(f"{option}: {problem}", remedy)
-
-
-def _refuse_profiler() -> None:
-    raise needs_gpu("--cuda-profiler")

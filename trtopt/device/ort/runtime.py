@@ -26,7 +26,6 @@ from trtopt.device.api import (
     Stream,
     Target,
 )
-from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostDevice, needs_gpu, present_cores
 from trtopt.device.ort.layer_times import time_nodes
 from trtopt.errors import DataError, IncompatibleEngineError, UsageError
@@ -63,8 +62,8 @@ class OnnxRuntimeTarget(Target):
     with `shares_cores` they sleep.
     """
 
-    def __init__(self, marks: NvtxMarks = UNMARKED, *, shares_cores: bool = False) -> None:
-        self.backend, self.device, self._shares_cores = backend(), HostDevice(marks), shares_cores
+    def __init__(self, *, shares_cores: bool = False) -> None:
+        self.backend, self.device, self._shares_cores = backend(), HostDevice(), shares_cores
 
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         if track is not None:

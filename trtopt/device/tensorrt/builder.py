@@ -17,7 +17,6 @@ from trtopt.device.api import (
     ProgressSink,
 )
 from trtopt.device.nvml import device_memory_of
-from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.library import Library, describe_serialized, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import constrain
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
@@ -98,13 +97,12 @@ _TIMINGS = 8
 class TensorRTBuilder(EngineBuilder):
     """Builds engines; see `device.api.EngineBuilder`."""
 
-    def __init__(self, library: Library, device: DeviceInfo, marks: NvtxMarks = UNMARKED) -> None:
+    def __init__(self, library: Library, device: DeviceInfo) -> None:
         self._library = library
         self.backend = library.backend
         self.max_opset = library.target.loaded_opset
         self.uses_timing_cache = library.target.timing_cache
         self.device = device
-        self._marks = marks
 
     def device_memory(self) -> DeviceMemory | None:
         """As NVML reports it, where it needs a GPU to build."""
@@ -127,7 +125,7 @@ class TensorRTBuilder(EngineBuilder):
         built = self._build(logger, given, progress, errors)
         text = None
         if target.needs_gpu_to_build:
-            with self._marks.range("describe"):
+            with self.profilers.range("describe"):
                 text = describe_serialized(self._library.trt, logger, built.engine)
         # TensorRT logs the cache's hits when it deletes the cache, which it has done by now
         return replace(built, timing_cache_hits=max(hits, default=None), inspector=text)
@@ -143,7 +141,7 @@ class TensorRTBuilder(EngineBuilder):
             builder = make(trt.Builder, logger)
             network = builder.create_network(mask_of(trt.NetworkDefinitionCreationFlag, target.network_flags))
             progress("Parsing the model", 0.0)
-            with self._marks.range("parse"):
+            with self.profilers.range("parse"):
                 self._parse(network, logger, given.onnx, errors)
             formats = set_formats(trt, network, plan.io_layouts)
             config = builder.create_builder_config()
@@ -164,7 +162,7 @@ class TensorRTBuilder(EngineBuilder):
             if self.uses_timing_cache and selector is None:
                 cache = attach(config, given.timing_cache)
             known = tactics_in(cache) if plan.settings.reproducible else {}
-            with self._marks.range("build"):
+            with self.profilers.range("build"):
                 serialized = builder.build_serialized_network(network, config)
             if serialized is None:
                 bound = plan.settings.workspace_bytes

@@ -30,17 +30,13 @@ _ERRORS_KEPT = 16
 
 
 class TensorRTTarget(Target):
-    """Runs engines on a CUDA device; see `device.api.Target`. `nvtx` shows profilers the engines' layers."""
+    """Runs engines on a CUDA device; see `device.api.Target`."""
 
-    def __init__(
-        self, library: Library, device: Device, plugins: tuple[Plugin, ...] = (), *, nvtx: bool = False
-    ) -> None:
+    def __init__(self, library: Library, device: Device, plugins: tuple[Plugin, ...] = ()) -> None:
         self.library = library
         self.backend = library.backend
         self.device = device
         self._plugins = plugins
-        verbosity = library.trt.ProfilingVerbosity
-        self.nvtx_verbosity = verbosity.DETAILED if nvtx else verbosity.NONE
         # One logger for all engines, as TensorRT wants it: it keeps to the first one that it is given.
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         self._logger = make_logger(library.trt, self._hear)
@@ -119,7 +115,8 @@ class TensorRTSession(Session):
                 f"no execution context could be made: {self.target.last_errors()}", LESS_MEMORY
             )
         # by default the engine's own, which enqueuing takes longer for
-        context.nvtx_verbosity = self.target.nvtx_verbosity
+        verbosity = self.target.library.trt.ProfilingVerbosity
+        context.nvtx_verbosity = verbosity.DETAILED if self.device.profilers.nvtx else verbosity.NONE
         if len(self.profiles) > 1:
             set_profile(context, profile, self.target)
         for spec in self.inputs:

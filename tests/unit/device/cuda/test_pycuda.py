@@ -114,7 +114,9 @@ def _captured(device: PycudaDevice) -> None:
 
 def on(driver: Driver) -> PycudaDevice:
     info = DeviceInfo(kind="gpu", name="a GPU")
-    return PycudaDevice(driver, driver.context(), info, NvtxMarks(cuda_profiler=True))
+    device = PycudaDevice(driver, driver.context(), info)
+    device.profilers = NvtxMarks(cuda_profiler=True)
+    return device
 
 
 def fail(name: str, error: Error) -> DeviceError:
