@@ -12,7 +12,7 @@ import pytest
 from tests.support.command_line import DIGITS, CommandLine
 from tests.support.killing import run_killed
 from trtopt.errors import ArtifactError, OutputError, UsageError
-from trtopt.files.manifests import hashes_of, read_listed, read_manifest, write_manifest
+from trtopt.files.manifests import hashes_of, read_manifest, read_verified, write_manifest
 from trtopt.records import Manifest
 from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.build.folder import check_folder, differences, rebuild_locked, trust
@@ -135,7 +135,7 @@ def test_what_the_manifest_vouches_for_is_checked_before_it_is_read(folder: Path
     with pytest.raises(ArtifactError, match=r"model\.onnx"):
         profile(ProfileRequest(folder, duration=0.05))
     with pytest.raises(ArtifactError, match=r"batch8\.log"):
-        read_listed(folder, read_manifest(folder), "batch8.log")
+        read_verified(folder / "batch8.log", read_manifest(folder).files["batch8.log"])
 
 
 # ── --locked ────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +12,8 @@ import msgspec
 
 from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.atomic import write_atomically
-from trtopt.files.bounded_reading import read_bounded, reading_as, reason_of, sha256_of
-from trtopt.records import BatchPlan, EngineArtifact, Manifest, read_versioned, to_json
+from trtopt.files.bounded_reading import read_bounded, reading_as, sha256_of
+from trtopt.records import BatchPlan, EngineArtifact, Manifest, kind_of, read_versioned, to_json
 from trtopt.records.build import check_manifest
 from trtopt.records.plan import check_plan
 
@@ -25,13 +24,10 @@ _MAX_MANIFEST_BYTES = 64 << 20
 def is_build_folder(folder: Path) -> bool:
     """Whether trtopt made it, in whatever version: other programs have manifests too."""
     path = folder / MANIFEST
-    if not path.is_file():
-        return False
     try:
-        manifest = json.loads(read_bounded(path, _MAX_MANIFEST_BYTES))
-    except (OSError, ValueError, RecursionError):
+        return path.is_file() and kind_of(read_bounded(path, _MAX_MANIFEST_BYTES)) == "trtopt.build"
+    except (OSError, ValueError):
         return False
-    return isinstance(manifest, dict) and str(manifest.get("schema")).startswith("trtopt.build/")
 
 
 def own_files(folder: Path) -> set[str]:
@@ -67,22 +63,16 @@ def hashes_of(folder: Path) -> dict[str, str]:
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a build folder."""
     path = folder / MANIFEST
-    try:
-        if path.exists() and not path.is_file():
+    with reading_as("a manifest", path, "build again with this version of trtopt"):
+        if not path.exists():
+            raise WrongPathError(
+                f"{folder}: has no {MANIFEST}",
+                "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
+            )
+        if not path.is_file():
             raise ValueError("not a regular file")  # a pipe would be waited for
-        content = read_bounded(path, _MAX_MANIFEST_BYTES)
-        manifest = read_versioned(content, Manifest)
+        manifest = read_versioned(read_bounded(path, _MAX_MANIFEST_BYTES), Manifest)
         check_manifest(manifest)
-    except FileNotFoundError:
-        raise WrongPathError(
-            f"{folder}: has no {MANIFEST}",
-            "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path}: cannot be read as a manifest: {reason_of(error)}",
-            "build again with this version of trtopt",
-        ) from None
     return manifest
 
 
@@ -92,17 +82,6 @@ def read_plan(path: Path) -> BatchPlan:
         plan = read_versioned(read_bounded(path, _MAX_MANIFEST_BYTES), BatchPlan)
         check_plan(plan)
     return plan
-
-
-def read_listed(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """A file of a build, if it is what the manifest vouches for."""
-    content = read_bounded(folder / name)
-    if manifest.files.get(name) != hashlib.sha256(content).hexdigest():
-        raise ArtifactError(
-            f"{folder / name}: is not the file that the manifest vouches for (its SHA-256 differs)",
-            f"`trtopt verify {shlex.quote(str(folder))}` lists what has changed; restore it, or build again",
-        )
-    return content
 
 
 def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:

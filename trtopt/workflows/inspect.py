@@ -25,7 +25,7 @@ from trtopt.errors import (
 from trtopt.executors.api import run_job
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.formats import OtherFormat, format_by_content
-from trtopt.files.manifests import MANIFEST, is_build_folder, read_listed, read_manifest, read_plan
+from trtopt.files.manifests import MANIFEST, is_build_folder, read_manifest, read_plan, read_verified
 from trtopt.files.outputs import head_of
 from trtopt.inspect.contents import contents_of, subgraphs_between
 from trtopt.inspect.inspector import EngineDescription, read_inspector
@@ -240,7 +240,7 @@ def _engines_of(
             found.append(EngineContents(artifact=engine))
             continue
         try:
-            text = read_listed(folder, manifest, engine.layers).decode()
+            text = read_verified(folder / engine.layers, manifest.files.get(engine.layers, "")).decode()
             found.append(engine_contents(engine, read_inspector(text, engine.layers)))
         except (TrtoptError, OSError, ValueError) as error:
             notes.append(f"{engine.path}: its layers are not known: {error}")

@@ -18,8 +18,8 @@ from trtopt.files.manifests import (
     check_plugins,
     hashes_of,
     is_build_folder,
-    read_listed,
     read_manifest,
+    read_verified,
     write_manifest,
 )
 from trtopt.files.outputs import folder_in_progress
@@ -92,7 +92,7 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
     for engine in described:
         name = str(engine.layers)
         with reading_as("an engine's layers", folder / name, "build again: the folder has lost it"):
-            text = read_listed(folder, manifest, name).decode()
+            text = read_verified(folder / name, manifest.files.get(name, "")).decode()
         try:
             description = read_inspector(text, name)
         except ArtifactError:  # an engine whose layers have no detail tells no types

@@ -14,7 +14,7 @@ from trtopt.device.backends import open_builder
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.bounded_reading import reading_as
-from trtopt.files.manifests import MANIFEST, read_listed
+from trtopt.files.manifests import MANIFEST, read_verified
 from trtopt.measure.contracts import contract_for
 from trtopt.measure.engine import LoadedEngine
 from trtopt.measure.loop.interleaved import pooled_ms, valid_rounds
@@ -114,7 +114,7 @@ class _Subject:
         self._report = None
         for file in (one for one in manifest.files if one.startswith(Path(QUANTIZED_FILE).stem)):
             with reading_as("a report on quantisation", folder / file, "build again"):
-                report = read_versioned(read_listed(folder, manifest, file), QuantizeReport)
+                report = read_versioned(read_verified(folder / file, manifest.files[file]), QuantizeReport)
             floats = [one for one in graphs if Path(one.path).name == report.source]
             if floats and (report.out, report.precision) == (Path(self._graph.path).name, "int8"):
                 self._report, self._floats = report, floats[0]
