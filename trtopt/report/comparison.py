@@ -1,4 +1,4 @@
-"""A comparison: B against A, or the ledger of the gap between two contracts."""
+"""A comparison: B against A, an upgrade's certificate, or the ledger of the gap between two contracts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trtopt.measure.analysis.outcomes import (
     Row,
 )
 from trtopt.measure.statistics.comparison import Ratio, ReasonCode, Verdict
-from trtopt.records import Trust
+from trtopt.records import EngineArtifact, OutputChange, Trust, Upgrade, UpgradedEngine, UpgradeVerdict
 from trtopt.report.charts import Channel, chart, listed, marks
-from trtopt.report.upgrade import upgrade_blocks, upgrade_gate
+from trtopt.report.explanation import replaced_blocks
 from trtopt.report.view import (
     Block,
     Chart,
@@ -31,6 +31,7 @@ from trtopt.report.view import (
     at_batches,
     cells_of,
     columns_of,
+    mib,
     plain,
     table,
     view_of,
@@ -57,7 +58,7 @@ def comparison_view(outcome: Outcome) -> View:
             for row in outcome.rows
             for reason in row.comparison.reasons
         ]
-        blocks = [*upgrade_blocks(outcome), *_comparison_blocks(outcome), Lines(reasons, is_detail=True)]
+        blocks = [*_upgrade_blocks(outcome), *_comparison_blocks(outcome), Lines(reasons, is_detail=True)]
     else:
         blocks = [block for gap in outcome.gaps for block in _gap_blocks(outcome, gap)]
     return View("", blocks, comparison_notes(outcome))
@@ -70,7 +71,7 @@ def compared_view(compared: Compared) -> View:
     rows = ({**cells_of(one), "reasons": "; ".join(one.reasons)} for one in verdicts)
     gate = [_gate_row(outcome, row) for row in outcome.rows] if isinstance(outcome, Comparisons) else []
     if compared.report.upgrade is not None:
-        gate += upgrade_gate(compared.report.upgrade)
+        gate += _upgrade_gate(compared.report.upgrade)
     return replace(comparison_view(outcome), rows=rows, gate=gate)
 
 
@@ -195,6 +196,70 @@ def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
 def _speed(ratio: Ratio) -> tuple[float, float]:
     """How many times as fast B is as A, and half the width of its 95 % interval."""
     return 1 / ratio.value, (1 / ratio.low - 1 / ratio.high) / 2
+
+
+# ── the certificate of an upgrade ───────────────────────────────────────────────────────────────────────
+
+
+_SENTENCES: dict[UpgradeVerdict, tuple[str, str]] = {
+    "PASSED": ("B computes what A does, and is not slower", "green"),
+    "WRONG": ("B computes something else than A, by more than rounding explains", "red"),
+    "SLOWER": ("B is slower than A", "red"),
+    "UNDECIDED": ("it is open whether B is as good as A", "yellow"),
+}
+
+
+def _upgrade_blocks(outcome: Comparisons) -> Iterator[Block]:
+    """The verdict before those on speed, then what it rests on."""
+    found, verdict = outcome.upgrade, outcome.upgrade_verdict
+    if found is None or verdict is None:
+        return
+    text, colour = _SENTENCES[verdict]
+    yield Lines([f"upgrade: {text} ({verdict})"], colour)
+    results: list[Column[OutputChange]] = [
+        Column("batch", lambda one: one.batch, ""),
+        Column("output", lambda one: one.output),
+        *columns_of(
+            ("values", "wrong", "open", "unknown"),
+            lambda one: (one.values, one.wrong, one.undecided, one.skipped),
+            ",",
+        ),
+        *columns_of(("A SQNR dB", "B SQNR dB"), lambda one: (one.a.sqnr_db, one.b.sqnr_db), ".1f"),
+        Column(
+            "where B differs most: float model, A, B", lambda one: one.worst if one.inputs else "", fit="fold"
+        ),
+        Column("shown by", lambda one: ", ".join(one.inputs), fit="fold"),
+    ]
+    yield table("results against the float model", results, found.outputs)
+    for one in found.layers:
+        yield from replaced_blocks(one, f"fusions lost and won, and layers replaced, batch {one.batch}")
+    engines: list[Column[UpgradedEngine]] = [
+        Column("batch", lambda row: row.batch, ""),
+        Column("A build s", lambda row: row.a.build_seconds, ".1f"),
+        Column("B build s", lambda row: row.b.build_seconds, ".1f"),
+        Column("A file MiB", lambda row: mib(row.a.size_bytes), ".2f"),
+        Column("B file MiB", lambda row: mib(row.b.size_bytes), ".2f"),
+        Column("A memory MiB", lambda row: mib(row.a_memory_bytes), ".2f"),
+        Column("B memory MiB", lambda row: mib(row.b_memory_bytes), ".2f"),
+    ]
+    sides = zip(*((row.a, row.b) for row in found.engines), strict=True)
+    made = (", ".join(dict.fromkeys(map(_maker, side))) for side in sides)
+    yield table(f"A built by {' and B by '.join(made)}", engines, found.engines)
+
+
+def _upgrade_gate(found: Upgrade) -> list[GateRow]:
+    """What the results of each output say; nothing that was compared is no pass."""
+    rows = []
+    for one in found.outputs:
+        name = f"trtopt results, {one.output}, batch {one.batch}"
+        why = f"of {one.values} values {one.wrong} are wrong, {one.undecided} open, {one.skipped} unknown"
+        rows.append(GateRow(name, one.verdict, f"{why} {one.worst}".strip()))
+    return rows or [GateRow("trtopt results", "undecided", "no output could be compared")]
+
+
+def _maker(one: EngineArtifact) -> str:
+    driver = f" (driver {one.device.driver})" if one.device.driver else ""
+    return f"{one.plan.backend} on {one.device.name}{driver}"
 
 
 # ── the gap ledger ──────────────────────────────────────────────────────────────────────────────────────

@@ -11,13 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from trtopt.records import (
-    EngineProfile,
-    KernelReport,
-    KernelRow,
-    ProfiledLayer,
-    ProfileReport,
-)
+from trtopt.records import EngineProfile, KernelReport, KernelRow, ProfileReport, Record
+from trtopt.report.view import cells_of
 
 _COMPUTE, _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2, 3
 TRACE_BEGINS = b'{"otherData": {"generator": "trtopt"}, '
@@ -48,7 +43,9 @@ def _engine_events(engine: EngineProfile) -> Iterator[Event]:
     for layer in engine.layers:
         if layer.ms is not None:
             kind = "reformat" if layer.is_reformat else "layer"
-            yield _slice(layer.name, kind, _COMPUTE, start_ms, layer.ms, _arguments(layer))
+            cost = {} if layer.cost is None else cells_of(layer.cost)
+            arguments = _arguments(layer, onnx_nodes=layer.onnx_nodes, **cost)
+            yield _slice(layer.name, kind, _COMPUTE, start_ms, layer.ms, arguments)
             start_ms += layer.ms
     if engine.d2h_ms:
         yield _named("thread_name", _DEVICE_TO_HOST, "device to host")
@@ -72,17 +69,7 @@ def _kernels(kernels: KernelReport) -> Iterator[Event]:
         name = f"kernels, stream {stream}" + (", overlapping" if depth else "")
         yield _named("thread_name", track, name)
     for row, lane in zip(kernels.rows, lanes, strict=True):
-        arguments: Event = {
-            "layer": row.layer,
-            "layer's confidence": row.layer_confidence,
-            "ONNX nodes": list(row.nodes),
-            "confidence": row.confidence,
-            "type": row.dtype,
-            "grid": list(row.grid),
-            "block": list(row.block),
-            "registers": row.registers,
-            "shared bytes": row.shared_bytes,
-        }
+        arguments = _arguments(row, nodes=row.nodes, grid=row.grid, block=row.block)
         yield _slice(row.name, row.family, tracks[lane], row.start_ms, row.ms, arguments)
 
 
@@ -98,17 +85,9 @@ def _lanes(rows: Sequence[KernelRow]) -> list[tuple[int, int]]:
     return found
 
 
-def _arguments(layer: ProfiledLayer) -> dict[str, Any]:
-    cost = layer.cost
-    arguments = {
-        "kind": layer.kind,
-        "type": layer.dtype,
-        "tactic": layer.tactic,
-        "ONNX nodes": list(layer.onnx_nodes),
-        "floor ms": cost.floor_ms if cost is not None else None,
-        "bound by": cost.bound if cost is not None else "",
-    }
-    return {name: value for name, value in arguments.items() if value not in ("", None, [])}
+def _arguments(record: Record, **rest: object) -> Event:
+    """A record's fields, by their names, as far as they are known."""
+    return {name: value for name, value in (cells_of(record) | rest).items() if value not in ("", None, ())}
 
 
 def _slice(name: str, category: str, track: int, start_ms: float, ms: float, arguments: Event) -> Event:
