@@ -20,9 +20,10 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from trtopt.errors import OutputError
 
@@ -137,29 +138,24 @@ def _is_at(handle: int, path: Path) -> bool:
 # ── temporary files and folders ─────────────────────────────────────────────────────────────────────────
 
 
-def temporary_file(path: Path) -> tuple[int, Path]:
-    """A temporary file for `path`, open and locked; readable as the umask allows."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+def make_temporary(path: Path, folder_mode: int | None = None) -> tuple[int, Path]:
+    """A temporary file for `path`, open and locked; with a mode, from which the umask is taken, a folder."""
+    is_folder = folder_mode is not None
+    kind = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR | os.O_CREAT | os.O_EXCL
     while True:
         temporary = temporary_path(path, "tmp")
         with suppress(FileExistsError):
-            handle = os.open(temporary, flags, 0o666)
-            if _hold(handle, temporary):
-                return handle, temporary
-            os.close(handle)
-
-
-def temporary_folder(final: Path, mode: int) -> tuple[int, Path]:
-    """A temporary folder for `final`, locked while the descriptor is open; the umask is taken off `mode`."""
-    while True:
-        temporary = temporary_path(final, "tmp")
-        with suppress(FileExistsError):
-            temporary.mkdir(mode)
+            if folder_mode is not None:
+                temporary.mkdir(folder_mode)
             try:
-                handle = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            except FileNotFoundError:  # removed as abandoned
-                continue
-            if _hold(handle, temporary):
+                handle = os.open(temporary, kind | os.O_NOFOLLOW, 0o666)
+            except FileNotFoundError:
+                if is_folder:  # another process has removed it as abandoned
+                    continue
+                raise
+            with suppress(OSError):  # a file system without locks: there nothing is removed either
+                fcntl.flock(handle, fcntl.LOCK_SH)
+            if _is_at(handle, temporary):
                 return handle, temporary
             os.close(handle)
 
@@ -177,13 +173,6 @@ def temporary_names(path: Path) -> str:
 def is_temporary(path: Path) -> bool:
     """Whether it has the name of a temporary file or folder of trtopt."""
     return re.fullmatch(rf"\..+\.[a-z0-9_]{{{_RANDOM}}}\.tmp", path.name) is not None
-
-
-def _hold(handle: int, path: Path) -> bool:
-    """Lock a new file or folder; False if another process has already removed it as abandoned."""
-    with suppress(OSError):  # a file system without locks: there nothing is removed either
-        fcntl.flock(handle, fcntl.LOCK_SH)
-    return _is_at(handle, path)
 
 
 def remove_unfinished(path: Path) -> None:
@@ -231,27 +220,27 @@ def flush_names(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name beside `path`, flush it to disk and rename it.
+    """Write a file under a temporary name beside `path`, flush it to disk and rename it."""
+    with writing(path), ExitStack() as made:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        check_regular(path)
+        os.replace(write_beside(path, [content], made), path)
+
+
+def write_beside(path: Path, chunks: Iterable[Any], made: ExitStack) -> Path:
+    """Write next to `path` under a temporary name, which `made` removes, and flush to the disk.
 
     What killed runs have left of it is taken away.
     """
-    temporary: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        check_regular(path)
-        remove_unfinished(path)
-        handle, temporary = temporary_file(path)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise cannot_write(path, error) from None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    remove_unfinished(path)
+    handle, temporary = make_temporary(path)
+    made.callback(temporary.unlink, missing_ok=True)
+    file = made.enter_context(os.fdopen(handle, "wb"))
+    for chunk in chunks:
+        file.write(memoryview(chunk))
+    file.flush()
+    os.fsync(handle)
+    return temporary
 
 
 def replace_together(moves: Sequence[tuple[Path, Path]]) -> None:
@@ -327,7 +316,7 @@ def scratch_beside(final: Path, mode: int = 0o700) -> Iterator[Path]:
     remove_unfinished(final)
     with writing(final):
         final.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = temporary_folder(final, mode)
+        handle, temporary = make_temporary(final, mode)
     try:
         yield temporary
     finally:

@@ -29,13 +29,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError, UsageError
-from trtopt.files.atomic import (
-    flush_names,
-    remove_if_abandoned,
-    remove_unfinished,
-    replace_together,
-    temporary_file,
-)
+from trtopt.files.atomic import flush_names, remove_if_abandoned, replace_together, write_beside
 from trtopt.files.bounded_reading import open_regular
 from trtopt.files.formats import OtherFormat, format_of
 from trtopt.files.outputs import Kind, check_output
@@ -439,19 +433,6 @@ def _outside(model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorPro
     yield WEIGHTS_END
 
 
-def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
-    """Write next to `path` under a temporary name, which `made` removes; flush to the disk."""
-    remove_unfinished(path)
-    handle, partial = temporary_file(path)
-    made.callback(partial.unlink, missing_ok=True)
-    file = made.enter_context(os.fdopen(handle, "wb"))
-    for chunk in chunks:
-        file.write(memoryview(chunk))
-    file.flush()
-    os.fsync(handle)
-    return partial
-
-
 def check_changed_to(out: Path, source: Path) -> None:
     """Check, before any work, that what is made of the model `source` may be written to `out`."""
     if out.resolve() == source.resolve():
@@ -487,7 +468,7 @@ def save(model: ModelFile, path: Path, beside: tuple[Path, bytes] | None = None)
     try:
         with ExitStack() as made, ExitStack() as unfinished:
             if outside:
-                values = _write(path.with_name(f"{path.name}.data"), _outside(model, rest, heavy), made)
+                values = write_beside(path.with_name(f"{path.name}.data"), _outside(model, rest, heavy), made)
                 check_unchanged(model)
                 _remove_unneeded_weights(path)
                 weights = _take_free_name(values, path)
@@ -497,8 +478,8 @@ def save(model: ModelFile, path: Path, beside: tuple[Path, bytes] | None = None)
                 whole: Iterator[Any] = iter([rest.SerializeToString(deterministic=True)])
             else:
                 whole = _inline(model, rest, heavy)
-            written = _write(path, sealed(whole), made)
-            other = None if beside is None else (_write(beside[0], iter([beside[1]]), made), beside[0])
+            written = write_beside(path, sealed(whole), made)
+            other = None if beside is None else (write_beside(beside[0], [beside[1]], made), beside[0])
             check_unchanged(model)
             flush_names(path.parent)  # the weights' name is on the disk before the model needs it
             if other is None:

@@ -9,7 +9,7 @@ import msgspec
 
 from tests.support import examples
 from tests.support.examples import sweep_terms
-from trtopt.files.atomic import temporary_file
+from trtopt.files.atomic import make_temporary
 from trtopt.records import AllocationEvent, BenchPoint, ClockReading, MemoryPass, SweepSetting
 from trtopt.workflows.sweep.folder import (
     Point,
@@ -24,9 +24,9 @@ def test_a_sweep_that_goes_on_removes_what_a_killed_one_left_and_nothing_else(tm
     folder = tmp_path / "s"
     with sweep_in_progress(folder, "m.onnx", sweep_terms()):
         (folder / "builds").mkdir()
-    killed, abandoned = temporary_file(folder / "builds" / "result.json")
+    killed, abandoned = make_temporary(folder / "builds" / "result.json")
     os.close(killed)
-    held, in_use = temporary_file(folder / "builds" / "result.json")
+    held, in_use = make_temporary(folder / "builds" / "result.json")
     (of_the_user := folder / "builds" / ".notes.tmp").write_text("mine")
     with sweep_in_progress(folder, "m.onnx", sweep_terms()):
         assert not abandoned.exists()
