@@ -21,11 +21,11 @@ def verify(request: VerifyRequest, json: JsonOutput | None) -> None:
     Hashes every file of the build FOLDER again. Exits with 1 if something is missing or has changed.
     """
     from trtopt.cli.console import show_result
-    from trtopt.report.build import check_lines
+    from trtopt.report.build import folder_view
     from trtopt.workflows.build.folder import verify as run
 
     check = run(request)
-    show_result(json, check, check_lines(str(request.folder), check))
+    show_result(json, check, folder_view(check, str(request.folder)))
     if not check.is_whole:
         click.get_current_context().exit(1)
 

@@ -113,20 +113,15 @@ def sha256_of(*paths: Path) -> str:
 def read_toml(path: Path, remedy: str) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        content = read_bounded(path, _TOML_BYTES)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from None
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}", remedy) from None
-    try:
-        text = content.decode("utf-8")
+        text = read_bounded(path, _TOML_BYTES).decode("utf-8")
         if any(_LONG_KEY.match(line) for line in text.splitlines()):
-            raise UsageError(f"{path}: a key has more than {_TOML_DEPTH} parts", remedy)
+            raise ValueError(f"a key has more than {_TOML_DEPTH} parts")
         return tomllib.loads(text)
     except RecursionError:
-        raise UsageError(f"{path}: not TOML: nested too deeply", remedy) from None
-    except ValueError as error:  # TOML, UTF-8 and numbers without end
-        raise UsageError(f"{path}: not TOML: {error}", remedy) from None
+        reason = "nested too deeply"
+    except (OSError, ValueError) as error:  # TOML, UTF-8 and numbers without end
+        reason = reason_of(error)
+    raise UsageError(f"{path}: cannot be read as TOML: {reason}", remedy)
 
 
 def shipped_folder(name: str) -> Path:

@@ -6,12 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import methodcaller
 
 from trtopt.printable import counted
-from trtopt.records import (
-    CacheEntry,
-    EngineArtifact,
-    FolderCheck,
-    Manifest,
-)
+from trtopt.records import CacheEntry, EngineArtifact, FolderCheck, Manifest
 from trtopt.records.base import Row
 from trtopt.report.bench import backend_text
 from trtopt.report.view import (
@@ -118,18 +113,14 @@ _STATES = {"missing": "missing", "changed": "changed", "extra": "not of this bui
 
 
 @view_of.register
-def folder_view(check: FolderCheck) -> View:
-    """Whether files changed since the build, a row each for those that did."""
+def folder_view(check: FolderCheck, folder: str = "the folder") -> View:
+    """A summary, and a line and a row for every file that changed since the build."""
     rows: list[Row] = [{"file": name, "state": state} for state in _STATES for name in getattr(check, state)]
-    return View("", [Lines(check_lines("the folder", check))], rows=rows)
-
-
-def check_lines(folder: str, check: FolderCheck) -> list[str]:
-    """A summary, and a line for every file that changed since the build."""
-    lines = [f"{said}: {name}" for state, said in _STATES.items() for name in getattr(check, state)]
     bad = len(check.missing) + len(check.changed)
     whole = f"{check.checked - bad} of {check.checked}" if bad else f"all {check.checked}"
-    return [f"{folder}: {whole} files are unchanged since the build", *lines]
+    lines = (f"{_STATES[str(row['state'])]}: {row['file']}" for row in rows)
+    found = [f"{folder}: {whole} files are unchanged since the build", *lines]
+    return View("", [Lines(found, is_copied=True)], rows=rows)
 
 
 # ── timing caches ───────────────────────────────────────────────────────────────────────────────────────

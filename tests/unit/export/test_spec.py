@@ -55,7 +55,7 @@ def test_shapes_take_their_sizes_from_axes_and_variants(tmp_path: Path) -> None:
         ("opt = 8", "opt = 80", "min <= opt <= max"),
         ("axes.batch = {", "axes.time = {", "sets axis 'time'"),
         ('dtype = "float32"', "dtype = 3", "Expected `str`"),
-        ("[[inputs]]", "[[inputs", "not TOML"),
+        ("[[inputs]]", "[[inputs", "as TOML"),
     ],
 )
 def test_a_wrong_model_file_is_refused_with_the_place(old: str, new: str, said: str, tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def test_a_folder_is_no_profile(tmp_path: Path) -> None:
     ],
 )
 def test_a_profile_that_is_not_toml_is_refused(profile: Path, text: str | bytes) -> None:
-    assert "not TOML" in refused(profile, text).problem
+    assert "as TOML" in refused(profile, text).problem
 
 
 def test_a_profile_larger_than_any_profile_is_refused(profile: Path) -> None:
