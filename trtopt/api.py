@@ -222,9 +222,6 @@ def compare(request: CompareRequest) -> Compared:
         `outcome` with the verdicts, and `report`, the record that `trtopt compare --json` writes; of an
         upgrade `report.upgrade_verdict`, and `report.upgrade` on results, layers, memory and build time.
 
-    Raises:
-        UsageError: A and B cannot be compared.
-
     Example:
         >>> compared = trtopt.compare("engines", "engines", batch=8, duration=0.1)
         >>> [row["batch"] for row in compared.rows()]
@@ -260,9 +257,6 @@ def history(request: HistoryRequest) -> HistoryReport:
         a verdict on the newest run: SLOWER, FASTER, SAME, UNDECIDED; UNTRUSTWORTHY without figures.
         Changes are found by the rank sum of Wilcoxon, Mann and Whitney: see
         `trtopt.measure.statistics.change_points`.
-
-    Raises:
-        UsageError: the folder holds no results.
 
     Example:
         >>> found = trtopt.history("history")
@@ -533,7 +527,6 @@ def cast(request: CastRequest) -> CastReport:
         The nodes that became 16-bit, those that stayed and why, and the differences of the outputs.
 
     Raises:
-        UsageError: a pattern that fits nothing.
         ModelError: the file cannot run, or holds nothing heavy that takes this type.
 
     Example:
@@ -551,9 +544,6 @@ def quantize(request: QuantizeRequest) -> QuantizeReport:
     Returns:
         The decision for every node, the calibration methods' scores and the SQNR of the outputs.
 
-    Raises:
-        UsageError: data is needed.
-
     Example:
         >>> report = trtopt.quantize("model.onnx", "int8.onnx", precision="int8", data="data.npz")
         >>> report.pairs > 0
@@ -568,9 +558,6 @@ def bisect(request: BisectRequest) -> BisectReport:
 
     Returns:
         The verdict, the nodes to keep with their patterns, the front of sets, and every node's sensitivity.
-
-    Raises:
-        UsageError: data is needed.
 
     Example:
         >>> report = trtopt.bisect(
@@ -643,9 +630,6 @@ def verify(request: VerifyRequest) -> FolderCheck:
 
     Returns:
         The files that are missing, changed or not of the build; `is_whole` is whether none is.
-
-    Raises:
-        UsageError: `trust` names no engine of it.
 
     Example:
         >>> check = trtopt.verify("engines")

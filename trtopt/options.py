@@ -87,8 +87,6 @@ class Output:
 
     help: str
     holds: Literal["folder", "model", "quantised model", "plan", "page"]
-    _: KW_ONLY
-    python: str | None = None
 
 
 @dataclass(frozen=True)

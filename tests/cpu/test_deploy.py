@@ -406,7 +406,7 @@ def test_a_sweep_over_lengths_names_the_build_that_can_be_deployed(
     assert trtopt_cli("deploy", "triton", "digits", "-o", "models").returncode == 0
     assert config_in(trtopt_cli.folder / "models").max_batch_size == 8
     plan = ("plan", "s", "-o", "p.json", "--lengths", "4:0.5,8:0.5", "--slo", SLO, "--rate", "10")
-    assert trtopt_cli(*plan, "--for", "triton").returncode == 0
+    assert trtopt_cli(*plan, "--for-triton").returncode == 0
     assert {*read_plan(trtopt_cli.folder / "p.json").buckets} == {8}
     assert trtopt_cli("deploy", "triton", "p.json", "-o", ".").returncode == 0
     assert [list(one.dims)[-2:] for one in config_in(trtopt_cli.folder, "p").input] == [[8, 8]]

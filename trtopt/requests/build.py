@@ -88,7 +88,7 @@ class BuildRequest(shared.BoundsOptions, RecipeOptions):
 
 
 @dataclass(frozen=True)
-class VerifyRequest(shared.Request):
+class VerifyRequest(Checked):
     """Which build to look at again."""
 
     folder: Annotated[str | Path, Argument("the build folder.")]

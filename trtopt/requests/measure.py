@@ -220,7 +220,7 @@ HistoryFolder = Annotated[str | Path, Argument("the folder of one model's result
 
 
 @dataclass(frozen=True)
-class HistoryRequest(shared.Request):
+class HistoryRequest(Checked):
     """Which history, and which of its results to judge."""
 
     folder: HistoryFolder
@@ -231,7 +231,7 @@ class HistoryRequest(shared.Request):
 
 
 @dataclass(frozen=True)
-class HistoryAddRequest(shared.Request):
+class HistoryAddRequest(Checked):
     """What to add to which."""
 
     folder: HistoryFolder

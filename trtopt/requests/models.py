@@ -98,7 +98,7 @@ class InspectRequest(shared.Request):
 
 
 @dataclass(frozen=True)
-class LintRequest(shared.Request):
+class LintRequest(Checked):
     """Which model to look through, for which TensorRT."""
 
     model: shared.OnnxFile
@@ -169,7 +169,7 @@ class RewriteRequest(shared.TensorOptions):
 
 
 @dataclass(frozen=True)
-class ExtractRequest(shared.Request):
+class ExtractRequest(Checked):
     """Which part of a model to write."""
 
     model: shared.OnnxFile
@@ -196,7 +196,7 @@ class ExtractRequest(shared.Request):
 
 
 @dataclass(frozen=True)
-class DiffRequest(shared.Request):
+class DiffRequest(Checked):
     """Which models to compare."""
 
     model: Annotated[str | Path, Argument("the ONNX file.", "onnx", metavar="A")]

@@ -23,7 +23,6 @@ from trtopt.recipe import (
     Precision,
     Recipe,
     Rewriting,
-    batch_sizes,
     io_request,
     load_profile,
 )
@@ -233,10 +232,7 @@ def _check_executor(recipe: Recipe) -> None:
 
 def sizes_in(shapes: Mapping[str, str] | None, axes: Mapping[str, int | Sequence[int]] | None) -> Recipe:
     """Shapes of inputs and lengths of axes, as a recipe that gives nothing else."""
-    lengths = {name: batch_sizes(given) or () for name, given in (axes or {}).items()}
-    recipe = Recipe(shapes=dict(shapes or {}), axes=lengths)
-    check_recipe(recipe)
-    return recipe
+    return make_recipe(None, {"shapes": shapes, "axes": axes})
 
 
 # ── what engines run on ─────────────────────────────────────────────────────────────────────────────────

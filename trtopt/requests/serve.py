@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trtopt.options import Argument, Option, Output
-from trtopt.requests.shared import Request, Timeout, parse_bytes, parse_server, parse_shares_of_lengths
+from trtopt.requests.shared import Request, Timeout, parse_bytes, parse_shares_of_lengths
 
 Trust = Annotated[
     Sequence[str],
@@ -71,13 +71,7 @@ class PlanRequest(Request):
     max_engines: Annotated[int, Option("Maximum number of engines to combine.", range=(1, 4))] = 3
     for_triton: Annotated[
         bool,
-        Option(
-            "Only setups that `trtopt deploy triton` can write.",
-            flag="--for",
-            metavar="[triton]",
-            parse=parse_server,
-            names=lambda: ("triton",),
-        ),
+        Option("Only setups that `trtopt deploy triton` can write."),
     ] = False
     timeout: Annotated[
         Timeout, "Seconds that measuring the serving cost may take, and verifying [default: no limit]."

@@ -166,13 +166,6 @@ def parse_clock(text: str) -> int | bool:
     return int(text)
 
 
-def parse_server(text: str) -> bool:
-    """`triton` of `--for`."""
-    if text != "triton":
-        raise UsageError(f"--for {text}: no such server", "write --for triton")
-    return True
-
-
 def parse_bytes(text: str) -> int:
     """`8GiB` as bytes."""
     size = size_in(text)
