@@ -238,88 +238,93 @@ def _elementwise(step: Step) -> list[Rows]:
     return _place(step, rows, len(step.shape) + rows.back)
 
 
-def _quantize(step: Step) -> list[Rows]:
-    rows = step.only_input()
-    scales = step.shape_at(1)
-    axis = step.attribute("axis", 1) % len(rows.shape)
-    if len(scales) > 1 or (scales not in ((), (1,)) and axis == rows.axis):
-        raise MixesError(f"has {scales[-1]} scales along the batch")
-    return _place(step, rows, rows.axis)
-
-
 # ── along axes ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _keep_apart(step: Step, axes: Collection[int]) -> Rows:
-    """The common batch, which none of `axes` may be."""
-    rows = step.common()
-    if rows.axis in axes:
-        raise MixesError("works across the samples of a batch")
-    return rows
+Axes: TypeAlias = Callable[[Step, int], Collection[int]]
+"""The axes that a node works along, where its first input has so many."""
 
 
-def _work_along(step: Step, axes: Collection[int]) -> list[Rows]:
-    """All outputs, the batch where it was, of what works along `axes`."""
-    rows = _keep_apart(step, axes)
-    return _place(step, rows, rows.axis)
+def _along(
+    axes: Axes, why_not: str = "works across the samples of a batch", *, reduces: bool = False
+) -> Rule:
+    """All outputs, the batch where it was: none of `axes`, which may go where the node reduces them."""
+
+    def find(step: Step) -> list[Rows]:
+        rows = step.only_input()
+        worked = axes(step, len(rows.shape))
+        if rows.axis in worked:
+            raise MixesError(why_not)
+        is_dropped = reduces and not step.attribute("keepdims", 1)
+        return _place(step, rows, rows.axis - sum(axis < rows.axis for axis in worked if is_dropped))
+
+    return find
 
 
-def _along(step: Step) -> list[Rows]:
-    """Along the axis `axis`: an attribute, the last without it."""
-    rank = len(step.only_input().shape)
-    return _work_along(step, [step.attribute("axis", -1) % rank])
+def _named(default: int) -> Axes:
+    """The one that the attribute `axis` names."""
+    return lambda step, rank: [step.attribute("axis", default) % rank]
 
 
-def _cumulate(step: Step) -> list[Rows]:
-    rank = len(step.only_input().shape)
-    return _work_along(step, step.axes("axis", 1, rank) or range(rank))
+def _softened(step: Step, rank: int) -> Collection[int]:
+    if step.opset >= 13:
+        return [step.attribute("axis", -1) % rank]
+    return range(step.attribute("axis", 1) % rank, rank)  # they are one
+
+
+def _reduced(step: Step, rank: int) -> Collection[int]:
+    return step.axes("axes", 1, rank) or range(0 if step.attribute("noop_with_empty_axes", 0) else rank)
+
+
+def _normalised(step: Step, rank: int) -> Collection[int]:
+    is_trained = step.attribute("training_mode", 0) or not step.attribute("is_test", step.opset >= 7)
+    if is_trained or len(step.node.output) > 1:
+        raise MixesError("works across the samples of a batch: it is in training mode")
+    return (1,)
+
+
+def _scaled(step: Step, rank: int) -> Collection[int]:
+    """Those that have scales of their own."""
+    scales = step.shape_at(1)
+    if len(scales) > 1:
+        return range(rank)
+    return [] if scales in ((), (1,)) else [step.attribute("axis", 1) % rank]
+
+
+def _sliced(step: Step, rank: int) -> Collection[int]:
+    axes = step.axes("axes", 3, rank) or range(len(step.numbers("starts", 1) or ()))
+    if step.rows[0].axis not in axes:
+        return []
+    starts, ends = step.numbers("starts", 1) or (), step.numbers("ends", 2) or ()
+    by = step.numbers("steps", 4) or [1] * len(axes)
+    whole = [start == 0 and end >= FAR and one == 1 for start, end, one in zip(starts, ends, by, strict=True)]
+    return [axis for axis, is_whole in zip(axes, whole, strict=True) if not is_whole]
+
+
+def _padded(step: Step, rank: int) -> Collection[int]:
+    axes = [*(step.axes("axes", 3, rank) or range(rank))]
+    pads = step.numbers("pads", 1) or step.numbers("paddings", 1) or ()
+    return [axis for axis, added in zip(axes * 2, pads, strict=True) if added]
+
+
+def _repeated(step: Step, rank: int) -> Collection[int]:
+    return [axis for axis, times in enumerate(step.numbers("repeats", 1) or ()) if times != 1]
+
+
+def _layer_norm(step: Step) -> list[Rows]:
+    made = _along(lambda step, rank: range(step.attribute("axis", -1) % rank, rank))(step)
+    _align(step, [step.rows[0]], range(1, len(step.inputs)))
+    return made
 
 
 def _together(step: Step) -> list[Rows]:
     """Along an axis of several inputs, all of which must grow."""
     if len(step.rows) < len(step.inputs):
         raise MixesError("joins samples with fixed rows")
-    return _work_along(step, [step.attribute("axis", 0) % len(step.rows[0].shape)])
-
-
-def _softmax(step: Step) -> list[Rows]:
-    if step.opset >= 13:
-        return _along(step)
-    rank = len(step.rows[0].shape)
-    return _work_along(step, range(step.attribute("axis", 1) % rank, rank))  # they are one
-
-
-def _layer_norm(step: Step) -> list[Rows]:
-    rank = len(step.only_input().shape)
-    rows = _keep_apart(step, range(step.attribute("axis", -1) % rank, rank))
-    _align(step, [rows], range(1, len(step.inputs)))
+    rows = step.common()
+    if rows.axis == step.attribute("axis", 0) % len(rows.shape):
+        raise MixesError("works across the samples of a batch")
     return _place(step, rows, rows.axis)
-
-
-def _batch_norm(step: Step) -> list[Rows]:
-    step.check_fixed(0)
-    is_trained = step.attribute("training_mode", 0) or not step.attribute("is_test", step.opset >= 7)
-    if is_trained or len(step.node.output) > 1:
-        raise MixesError("works across the samples of a batch: it is in training mode")
-    return _work_along(step, (1,))
-
-
-def _reduce_over(step: Step, axes: Collection[int]) -> list[Rows]:
-    rows = _keep_apart(step, axes)
-    gone = 0 if step.attribute("keepdims", 1) else sum(axis < rows.axis for axis in axes)
-    return _place(step, rows, rows.axis - gone)
-
-
-def _reduce(step: Step) -> list[Rows]:
-    rows = step.only_input()
-    axes = step.axes("axes", 1, len(rows.shape))
-    if not axes and step.attribute("noop_with_empty_axes", 0):
-        return _place(step, rows, rows.axis)
-    return _reduce_over(step, axes or range(len(rows.shape)))
-
-
-def _arg_extreme(step: Step) -> list[Rows]:
-    return _reduce_over(step, [step.attribute("axis", 0) % len(step.rows[0].shape)])
 
 
 # ── rows and their numbers ──────────────────────────────────────────────────────────────────────────────
@@ -341,13 +346,6 @@ def _concat(step: Step) -> list[Rows]:
     return _place(step, rows, rows.axis)
 
 
-def _split(step: Step) -> list[Rows]:
-    rows = step.only_input()
-    if step.attribute("axis", 0) % len(rows.shape) == rows.axis:
-        raise MixesError("splits the batch")
-    return _place(step, rows, rows.axis)
-
-
 def _gather(step: Step) -> list[Rows]:
     rows = step.rows
     axis = step.attribute("axis", 0) % len(step.shape_at(0))
@@ -361,43 +359,6 @@ def _gather(step: Step) -> list[Rows]:
         raise MixesError(f"takes rows of the batch{picked}")
     width = len(step.shape_at(1))
     return _place(step, rows[0], rows[0].axis + (width - 1 if axis < rows[0].axis else 0))
-
-
-def _slice(step: Step) -> list[Rows]:
-    rows = step.only_input()
-    axes = step.axes("axes", 3, len(rows.shape))
-    if axes is None:
-        axes = list(range(len(step.numbers("starts", 1) or ())))
-    if rows.axis in axes:
-        place = axes.index(rows.axis)
-        start, end, by = (
-            (step.numbers(name, position) or [1] * len(axes))[place]
-            for name, position in (("starts", 1), ("ends", 2), ("steps", 4))
-        )
-        if start != 0 or end < FAR or by != 1:
-            raise MixesError(f"takes rows of the batch: from {start} to {end}")
-    return _place(step, rows, rows.axis)
-
-
-def _pad(step: Step) -> list[Rows]:
-    rows = step.only_input()
-    rank = len(rows.shape)
-    axes = step.axes("axes", 3, rank) or list(range(rank))
-    pads = step.numbers("pads", 1) or step.numbers("paddings", 1) or ()
-    added = [
-        pads[place + end] for end in (0, len(axes)) for place in range(len(axes)) if axes[place] == rows.axis
-    ]
-    if any(added):
-        raise MixesError(f"adds {_list(added)} rows to the batch")
-    return _place(step, rows, rows.axis)
-
-
-def _tile(step: Step) -> list[Rows]:
-    rows = step.only_input()
-    times = (step.numbers("repeats", 1) or ())[rows.axis]
-    if times != 1:
-        raise MixesError(f"repeats the batch {times} times")
-    return _place(step, rows, rows.axis)
 
 
 # ── matrices ────────────────────────────────────────────────────────────────────────────────────────────
@@ -670,18 +631,18 @@ _BY_SAMPLE = (
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(_BY_SAMPLE, _by_sample),
-    **dict.fromkeys(REDUCTIONS, _reduce),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _arg_extreme),
+    **dict.fromkeys(REDUCTIONS, _along(_reduced, reduces=True)),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _along(_softened)),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _along(_named(0), reduces=True)),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **dict.fromkeys(("GatherElements", "ScatterElements"), _together),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _layer_norm),
-    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantize),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _along(_scaled, "has scales along the batch")),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
-    **dict.fromkeys(("LpNormalization", "TopK"), _along),
-    "BatchNormalization": _batch_norm,
+    **dict.fromkeys(("LpNormalization", "TopK"), _along(_named(-1))),
+    "BatchNormalization": _along(_normalised),
     "Concat": _concat,
-    "CumSum": _cumulate,
+    "CumSum": _along(lambda step, rank: step.axes("axis", 1, rank) or range(rank)),
     "Einsum": _einsum,
     "Expand": _expand,
     "Flatten": _flatten,
@@ -689,12 +650,12 @@ RULES: dict[str, Rule] = {
     "Gemm": _gemm,
     "GridSample": _grid_sample,
     "MatMul": _matmul,
-    "Pad": _pad,
+    "Pad": _along(_padded, "adds rows to the batch"),
     "Reshape": _reshape,
-    "Slice": _slice,
-    "Split": _split,
+    "Slice": _along(_sliced, "takes rows of the batch"),
+    "Split": _along(_named(0), "splits the batch"),
     "Squeeze": _squeeze,
-    "Tile": _tile,
+    "Tile": _along(_repeated, "repeats the batch"),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }
