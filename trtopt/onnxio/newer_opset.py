@@ -43,8 +43,8 @@ class NoNewerFormError(Exception):
     """The node has no form in the newer version: the text continues "node 'n' (Op) …"."""
 
 
-Change: TypeAlias = "Callable[[onnx.NodeProto, _Raiser], list[onnx.NodeProto]]"
-"""From a node to those that say the same in the version that the change is for; the node's own is changed."""
+Change: TypeAlias = "Callable[[onnx.NodeProto, _Raiser], list[onnx.NodeProto] | None]"
+"""Makes of a node what says the same in the version that the change is for: it alone, or it and others."""
 
 
 def _take(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
@@ -67,11 +67,10 @@ def _append(node: onnx.NodeProto, values: Any, dtype: Any, name: str, around: _R
     node.input.append("" if array is None else around.constant(array, like))
 
 
-def _trim(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """The node without the empty names at the end of its inputs."""
+def _trim(node: onnx.NodeProto) -> None:
+    """Take the empty names off the end of the node's inputs."""
     while node.input and not node.input[-1]:
         node.input.pop()
-    return [node]
 
 
 def _added(
@@ -88,11 +87,11 @@ def _added(
 def _into_inputs(*names: str, dtype: Any = np.int64) -> Change:
     """Attributes, of integers or of that type (None: the first input's), that became inputs in this order."""
 
-    def change(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+    def change(node: onnx.NodeProto, around: _Raiser) -> None:
         kind = dtype or _numpy_type(node.input[0], around)
         for name in names:
             _append(node, _take(node, name), kind, name, around)
-        return _trim(node)
+        _trim(node)
 
     return change
 
@@ -109,70 +108,58 @@ def _pad(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     _append(node, _take(node, "pads"), np.int64, "pads", around)
     value = _take(node, "value", 0.0)
     _append(node, value or None, _numpy_type(node.input[0], around), "value", around)
-    return _trim(node)
+    _trim(node)
 
 
-def _top_k(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
-    _append(node, [_take(node, "k")], np.int64, "k", around)
-    return [node]
-
-
-def _dft(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _dft(node: onnx.NodeProto, around: _Raiser) -> None:
     node.input.extend([""] * (2 - len(node.input)))
     _append(node, _take(node, "axis", 1), np.int64, "axis", around)
-    return [node]
 
 
-def _split_evenly(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _split_evenly(node: onnx.NodeProto, around: _Raiser) -> None:
     if len(node.input) < 2 or not node.input[1]:
         _set(node, "num_outputs", len(node.output))
-    return [node]
 
 
 # ── training ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _dropout(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _dropout(node: onnx.NodeProto, around: _Raiser) -> None:
     """Nothing is dropped either way; what the mask holds then, and its type, changed."""
     if len(node.output) > 1 and around.is_read(node.output[1]):
         raise NoNewerFormError("has a mask that is read: what it holds has changed")
     del node.output[1:]
     _take(node, "ratio")
-    return [node]
 
 
-def _per_channel_norm(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _per_channel_norm(node: onnx.NodeProto, around: _Raiser) -> None:
     if not _take(node, "spatial", 1):
         raise NoNewerFormError("normalises each activation (spatial=0)")
-    return [node]
 
 
-def _untrained_norm(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _untrained_norm(node: onnx.NodeProto, around: _Raiser) -> None:
     if any(node.output[1:]):
         raise NoNewerFormError("is in training mode: it has more than one output")
     del node.output[1:]
-    return [node]
 
 
 # ── resizing ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _upsample(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _upsample(node: onnx.NodeProto, around: _Raiser) -> None:
     """A Resize of opset 10, whose rounding is known: scales are 1 or more."""
     node.op_type = "Resize"
     if attribute(node, "mode", b"nearest") == b"nearest":
         _set(node, "nearest_mode", "floor")
-    return [node]
 
 
-def _resize(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _resize(node: onnx.NodeProto, around: _Raiser) -> None:
     """Asymmetric, the only mode of opset 10; the default of 11 is half pixels."""
     image, scales = node.input
     node.input[:] = [image, "", scales]
     if attribute(node, "mode", b"nearest") == b"nearest" and attribute(node, "nearest_mode") is None:
         _set(node, "nearest_mode", _rounding(around.value_of(scales)))
     _set(node, "coordinate_transformation_mode", "asymmetric")
-    return [node]
 
 
 def _rounding(scales: NDArray[Any] | None) -> str:
@@ -186,24 +173,17 @@ def _rounding(scales: NDArray[Any] | None) -> str:
     return "ceil" if (scales < 1).any() else "floor"
 
 
-def _resize_by_sizes(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _resize_by_sizes(node: onnx.NodeProto, around: _Raiser) -> None:
     """Opset 11 needs empty scales in front of sizes, 13 none."""
     if attribute(node, "coordinate_transformation_mode") == b"tf_half_pixel_for_nn":
         raise NoNewerFormError("uses 'tf_half_pixel_for_nn', which opset 13 took away")
     if len(node.input) > 3 and node.input[3]:
         node.input[2] = ""
-    return [node]
 
 
-def _without_shift(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
-    _set(node, "coordinate_transformation_mode", "output_half_pixel")
-    return [node]
-
-
-def _rename_modes(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _rename_modes(node: onnx.NodeProto, around: _Raiser) -> None:
     old = attribute(node, "mode", b"bilinear")
     _set(node, "mode", {b"bilinear": "linear", b"bicubic": "cubic"}.get(old, old))
-    return [node]
 
 
 # ── others whose meaning changed ────────────────────────────────────────────────────────────────────────
@@ -227,15 +207,14 @@ def _along_all_behind(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodePr
     return [shape, flat, node, back]
 
 
-def _scatter(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _scatter(node: onnx.NodeProto, around: _Raiser) -> None:
     node.op_type = "ScatterElements"
-    return [node]
 
 
 def _refuse(why: str) -> Change:
     """No form of a newer version says the same."""
 
-    def change(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+    def change(node: onnx.NodeProto, around: _Raiser) -> None:
         raise NoNewerFormError(why)
 
     return change
@@ -256,7 +235,7 @@ CHANGES: dict[tuple[str, int], Change] = {
     ("ReduceSum", 13): _into_inputs("axes"),
     ("Resize", 11): _resize,
     ("Resize", 13): _resize_by_sizes,
-    ("RoiAlign", 16): _without_shift,
+    ("RoiAlign", 16): lambda node, _: _set(node, "coordinate_transformation_mode", "output_half_pixel"),
     ("Scan", 9): _refuse("scans each sample of a batch, which only opset 8 can"),
     ("Scatter", 11): _scatter,
     ("Slice", 10): _into_inputs("starts", "ends", "axes"),
@@ -264,7 +243,7 @@ CHANGES: dict[tuple[str, int], Change] = {
     ("Split", 13): _into_inputs("split"),
     ("Split", 18): _split_evenly,
     ("Squeeze", 13): _into_inputs("axes"),
-    ("TopK", 10): _top_k,
+    ("TopK", 10): lambda node, around: _append(node, [_take(node, "k")], np.int64, "k", around),
     ("Unsqueeze", 13): _into_inputs("axes"),
     ("Upsample", 9): _into_inputs("scales", dtype=np.float32),
     ("Upsample", 10): _upsample,
@@ -383,7 +362,7 @@ class _Raiser:
             raise self._refused(node, now, f"changed at opset {step} in a way that trtopt does not know")
         op = node.op_type
         try:
-            made = change(node, self)
+            made = change(node, self) or [node]
         except NoNewerFormError as error:
             node.op_type = op
             raise self._refused(node, now, str(error)) from None

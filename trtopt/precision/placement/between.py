@@ -224,17 +224,14 @@ def _shrinks_quantized_maps(draft: Draft, node: Node) -> bool:
 
 def _quantize_one_input(draft: Draft, node: Node, rule: str) -> None:
     tensor = draft.put(node, 0)
-    if node.op_type == "MaxPool" or _is_nearest(node):
+    is_nearest = is_op(node, "Resize") and attribute(node, "mode", b"nearest") == b"nearest"
+    if node.op_type == "MaxPool" or is_nearest:
         draft.share_scale(tensor, node.output[0])
         draft.quantize(node, rule, "it picks values, so that one scale serves in front of it and behind it")
     else:
         draft.quantize(
             node, rule, "it makes new values: Q/DQ in front of it and behind it, INT8 on both sides"
         )
-
-
-def _is_nearest(node: Node) -> bool:
-    return is_op(node, "Resize") and attribute(node, "mode", b"nearest") == b"nearest"
 
 
 def _decide_concat(draft: Draft, node: Node) -> None:

@@ -114,14 +114,14 @@ def applicable(view: View, target: Target, exclude: tuple[str, ...] = ()) -> dic
             is_open = not (name in _OF_FP32_SCALES and target.half_scales) and _PATTERNS[name](view)
             kept = choices[1:] if is_open else ()
         else:
-            kept = tuple(one for one in choices[1:] if _edges_with(view, exclude, name, one) != plain.edges)
+            others = {
+                one: PlacementOptions("int8", exclude, forms=with_choice(PLAIN, name, one))
+                for one in choices[1:]
+            }
+            kept = tuple(one for one, options in others.items() if place(view, options).edges != plain.edges)
         if kept:
             found[name] = kept
     return found
-
-
-def _edges_with(view: View, exclude: tuple[str, ...], name: str, choice: str) -> object:
-    return place(view, PlacementOptions("int8", exclude, forms=with_choice(PLAIN, name, choice))).edges
 
 
 def with_choice(forms: Forms, name: str, choice: str) -> Forms:

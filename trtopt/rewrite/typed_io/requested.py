@@ -286,16 +286,13 @@ def _check_normalisation(model: ModelFile, value: ValueInfoProto, wanted: Normal
     graph = model.proto.graph
     constants = constant_tensors(graph, fixed_shapes=False)
     for node in _readers_past(graph, value.name, _MOVES_VALUES):
-        if _shifts_or_scales(node, constants) or _subtracts_a_mean(model, node):
+        is_affine = node.op_type in ("Sub", "Div", "Add", "Mul") and not constants.isdisjoint(node.input)
+        if is_affine or _subtracts_a_mean(model, node):
             raise UsageError(
                 f"{flag}: the model normalises it already, at node {node.name or node.output[0]!r}",
                 "omit --normalize and --preprocess; for a model that takes pixels from 0 to 1 scale them "
                 f"alone: --normalize {value.name}:mean=0:std=255",
             )
-
-
-def _shifts_or_scales(node: NodeProto, constants: set[str]) -> bool:
-    return node.op_type in ("Sub", "Div", "Add", "Mul") and not constants.isdisjoint(node.input)
 
 
 def _subtracts_a_mean(model: ModelFile, node: NodeProto) -> bool:
