@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from trtopt.device.ort.reference import Unoptimised
@@ -21,7 +22,7 @@ from trtopt.onnxio.graph_walk import nodes_for, reads_of, refill
 from trtopt.onnxio.half_emulation import in_fp32, is_low
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.onnxio.shape_inference import LARGE_BYTES
-from trtopt.onnxio.weights import constant as weight_of
+from trtopt.onnxio.weights import constant as weight_of, dtype_of
 from trtopt.precision.placement.draft import is_op
 from trtopt.precision.qdq import drop_unread
 
@@ -169,10 +170,11 @@ def with_weights_dequantized(model: ModelFile) -> ModelFile:
     for name in weights:
         nodes, end = nodes_for(constant.values(), [name])[0], onnx.helper.make_empty_tensor_value_info(name)
         part = replace(model, proto=with_nodes(model.proto, nodes, (), [end]), spool=None)
-        value = open_proto(model, in_fp32(part).proto).run({})[name]  # ONNX Runtime has no Q and DQ of BF16
+        value = np.zeros(sources[name].dims, dtype_of(sources[constant[name].input[1]].data_type))
+        if value.size:  # ONNX Runtime has no Q of nothing, and none of BF16
+            value = open_proto(model, in_fp32(part).proto).run({})[name]
         proto.graph.initializer.append(weight_of(value, name, model.spool))
-    made = {item.name for item in proto.graph.initializer}
-    left = [node for node in graph.node if node.output[0] not in made]
+    left = [node for node in graph.node if node.output[0] not in weights]
     wanted = {item.name for item in graph.output}.union(*(node.output for node in others))
     refill(proto.graph.node, nodes_for(left, wanted)[0])
     drop_unread(proto)
