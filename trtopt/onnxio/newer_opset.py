@@ -104,7 +104,7 @@ def _numpy_type(tensor: str, around: _Raiser) -> Any:
     return onnx.helper.tensor_dtype_to_np_dtype(kind)
 
 
-def _pad(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
+def _pad(node: onnx.NodeProto, around: _Raiser) -> None:
     _append(node, _take(node, "pads"), np.int64, "pads", around)
     value = _take(node, "value", 0.0)
     _append(node, value or None, _numpy_type(node.input[0], around), "value", around)
