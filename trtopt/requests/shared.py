@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from trtopt.errors import UsageError
 from trtopt.measure.contracts import DEFAULT, SUMMARIES, TERMS
-from trtopt.options import Argument, Checked, Option, parse_names, size_in
+from trtopt.options import Argument, Checked, Option, declared_in, parse_names, size_in
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import (
     MAX_AXIS,
@@ -54,6 +54,15 @@ class Request(Checked):
     """What a public function is given."""
 
     listener: Annotated[Listener, Option("receives progress and notes.", flag=None)] = SILENT
+
+    def refuse_all_but(self, useful: Collection[str], where: str) -> None:
+        """Refuse what is given besides the options that are `useful` there."""
+        kind: type = type(self)
+        for one in declared_in(kind):
+            is_given = getattr(self, one.name) not in (one.default, (), [], {})
+            if is_given and one.name not in {"listener", *useful}:
+                flag = str(one.flag).partition("/")[0]
+                raise UsageError(f"{flag}: has no effect {where}", f"omit {flag}")
 
 
 OnnxFile = Annotated[str | Path, Argument("the ONNX file.", "onnx")]

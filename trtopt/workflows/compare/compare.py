@@ -13,7 +13,6 @@ from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants
 from trtopt.measure.analysis.outcomes import Compared, Comparisons, Gaps, Outcome
 from trtopt.measure.contracts import DURATION_S, TERMS, contract_for, contract_named
 from trtopt.measure.loop.interleaved import notes_of, valid_rounds
-from trtopt.options import declared_in
 from trtopt.recipe import WHERE, batch_sizes
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun
 from trtopt.requests.measure import CompareRequest
@@ -44,7 +43,8 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
     """Judge B against the baseline A; see `trtopt.compare`."""
     first, second = Path(request.a), Path(request.b) if request.b is not None else None
     kind = _kind_of(first, second, request)
-    _refuse_useless(kind, request)
+    what, useful = kind.value
+    request.refuse_all_but(useful | {"a", "b"}, f"on a comparison of {what}")
     if request.data is not None:
         open_data(request.data)  # judged before anything is built
     if request.fail_on is not None and second is None:
@@ -140,16 +140,6 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
             "build each, and compare the folders, with --builds 4 over four builds of each",
         )
     return Kind.ENGINES
-
-
-def _refuse_useless(kind: Kind, request: CompareRequest) -> None:
-    """Refuse options that the kind of comparison has no use for."""
-    what, useful = kind.value
-    for one in declared_in(CompareRequest):
-        is_given = getattr(request, one.name) not in (one.default, (), [], {})
-        if is_given and one.name not in useful | {"a", "b", "listener"}:
-            flag = str(one.flag).partition("/")[0]
-            raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")
 
 
 # ── where the difference between two contracts comes from: the gap ledger of an engine ──────────────────────

@@ -18,17 +18,9 @@ from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.bench.resolve_engines import check_trust, runs_on
 from trtopt.workflows.compare.result_files import is_result_file
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.profile.profile import (
-    PROFILE_FILE,
-    check_without_measuring,
-    profile,
-    read_profile,
-)
+from trtopt.workflows.profile.profile import PROFILE_FILE, profile, read_profile
 from trtopt.workflows.profile.remedies import check_chosen, has_engines, try_remedies
 from trtopt.workflows.provenance import check_engines, command_line, now
-
-_OF_PROFILES = {"a", "b", "batch", "listener"}
-"""The options that may be given where nothing is measured."""
 
 
 def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation:
@@ -45,7 +37,8 @@ def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation
             "give the build folder of B; a profile.json in it is used",
         )
     if all(map(_is_profiled, paths)) and not request.remedies:
-        check_without_measuring(request, _OF_PROFILES, "on saved profiles, which are not measured again")
+        where = "on saved profiles, which are not measured again"
+        request.refuse_all_but({"a", "b", "batch"}, where)
     saved = {path: _read(path) for path in paths if _is_profiled(path)}
     a, b = (saved.get(path) or _measure(path, request, listener) for path in paths)
     _check_one_model(a, b, paths[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -20,7 +20,6 @@ from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.options import declared_in
 from trtopt.recipe import batch_sizes
 from trtopt.records import (
     BenchReport,
@@ -32,7 +31,7 @@ from trtopt.records import (
 )
 from trtopt.records.profile import check_profile
 from trtopt.requests.measure import BenchRequest, ProfileRequest
-from trtopt.requests.shared import BackendName, Request
+from trtopt.requests.shared import BackendName
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.resolve_engines import find_engines, is_external, resolve_engines
@@ -44,8 +43,6 @@ from trtopt.workflows.provenance import check_engines, check_model, command_line
 
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"
-_OF_A_RESULT = {"path", "batch", "result", "listener"}
-"""The options that may be given where nothing is measured."""
 
 
 def check_request(request: ProfileRequest) -> None:
@@ -53,15 +50,7 @@ def check_request(request: ProfileRequest) -> None:
     if request.nvtx:
         require_nvtx()  # later its absence would be taken for that of a GPU
     if request.result is not None:
-        check_without_measuring(request, _OF_A_RESULT, "with --result, which measures nothing")
-
-
-def check_without_measuring(request: Request, allowed: Collection[str], where: str) -> None:
-    """Refuse options that say how to measure where nothing is measured."""
-    kind: type = type(request)
-    for one in declared_in(kind):
-        if one.name not in allowed and getattr(request, one.name) not in (one.default, (), [], {}):
-            raise UsageError(f"{one.flag}: has no effect {where}", "omit it")
+        request.refuse_all_but({"path", "batch", "result"}, "with --result, which measures nothing")
 
 
 def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileReport:
