@@ -271,11 +271,7 @@ def targets_where(holds: Callable[[Target], bool]) -> tuple[str, ...]:
 
 
 def target_named(name: str) -> Target:
-    """The newest row called `name`.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The newest row called `name`."""
     for row in reversed(ROWS):
         if row.name == name:
             return row
@@ -285,8 +281,7 @@ def target_named(name: str) -> Target:
 def target_of_version(backend: str, version: str) -> Target:
     """The row for an installed version such as "10.16.1.11"; versions to come get the newest row.
 
-    Raises:
-        ValueError: older than the oldest row, or a name that is no TensorRT's.
+    ValueError: older than the oldest row, or a name that is no TensorRT's.
     """
     rows = [row for row in ROWS if row.backend == backend]
     if not rows:
@@ -300,14 +295,10 @@ def target_of_version(backend: str, version: str) -> Target:
 
 
 def target_of(backend: Backend) -> Target:
-    """The row for a backend; what is no TensorRT gets the newest one's graphs.
-
-    Raises:
-        ArtifactError: a version that has no row, which only a damaged file can name.
-    """
+    """The row for a backend; what is no TensorRT gets the newest one's graphs."""
     if backend.name not in MODULES:
         return [row for row in ROWS if row.backend == TENSORRT][-1]
     try:
         return target_of_version(backend.name, backend.version)
-    except ValueError as error:
+    except ValueError as error:  # only a damaged file can name such a version
         raise ArtifactError(str(error), "build the engines again with a newer TensorRT") from None

@@ -150,8 +150,8 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     seconds, clocks = round(time.monotonic() - began, 3), watch.finish()
     file_name = f"{label}.onnx" if builder.backend.name == "onnxruntime" else f"{label}.engine"
     write_atomically(folder / file_name, built.engine)
-    layers = f"{label}.layers.json" if built.inspector else None
-    if layers and built.inspector:
+    layers = f"{label}.layers.json"
+    if built.inspector:
         write_atomically(folder / layers, built.inspector.encode())
     cache_out = caches.save(built.timing_cache, clocks)
     if job.tactics is not None:
@@ -174,7 +174,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         timing_cache_hits=built.timing_cache_hits,
         log=f"{label}.log",
         warnings=log.warnings,
-        layers=layers,
+        layers=layers if built.inspector else None,
         clocks=clocks if builder.device.kind == "gpu" else None,
         notes=tuple(caches.notes),
     )
@@ -205,24 +205,18 @@ def _build_with(
     caches: BuildCaches, builder: EngineBuilder, job: BuildJob, progress: ProgressSink, log: BuildLog
 ) -> tuple[BuiltEngine, StoredCache | None]:
     """The engine, and the cache that it began with: none where TensorRT builds only without."""
+
+    def build(cache: StoredCache | None) -> BuiltEngine:
+        given = BuildInput(Path(job.onnx), job.types, job.plan, cache.blob if cache else None, job.tactics)
+        return builder.build(given, progress, log)
+
     began_with = caches.start()
     try:
-        return _build(builder, job, began_with, progress, log), began_with
+        return build(began_with), began_with
     except TimingCacheError as error:
         caches.refused(error)
     except BuildError as error:
         if began_with is None or _CACHE_UNREAD not in error.problem:
             raise
         caches.suspected(error)
-    return _build(builder, job, None, progress, log), None
-
-
-def _build(
-    builder: EngineBuilder,
-    job: BuildJob,
-    cache: StoredCache | None,
-    progress: ProgressSink,
-    log: BuildLog,
-) -> BuiltEngine:
-    given = BuildInput(Path(job.onnx), job.types, job.plan, cache.blob if cache else None, job.tactics)
-    return builder.build(given, progress, log)
+    return build(None), None

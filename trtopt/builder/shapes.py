@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.onnxio.graph_walk import names_length
@@ -118,14 +117,11 @@ def _placed(inputs: Sequence[TensorSpec], name: str, places: Mapping[str, list[P
     raise UsageError(f"--axis {name}: the model has no such open axis", f"{hint}{there}")
 
 
-_NO_AXES: Mapping[str, Sequence[int]] = MappingProxyType({})
-
-
 def shape_ranges(
     model: OnnxArtifact,
     batch: ShapeRange,
     flags: Sequence[ShapeFlag],
-    axes: Mapping[str, Sequence[int]] = _NO_AXES,
+    axes: Mapping[str, Sequence[int]],
 ) -> dict[str, ShapeRange]:
     """The range of every input for one engine; `axes` gives one or three lengths to axes by name."""
     given = _by_input(model.inputs, flags)

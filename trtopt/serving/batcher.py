@@ -14,7 +14,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from types import TracebackType
 from typing import TypeVar
 
 import msgspec
@@ -338,9 +337,7 @@ class DynamicBatcher:
     def __enter__(self) -> DynamicBatcher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 

@@ -58,11 +58,7 @@ class Opening:
     policy: BatchPolicy | None = None
 
     def sources(self) -> Iterator[Source]:
-        """Every engine with its content, one at a time.
-
-        Raises:
-            ArtifactError: it is missing, or another one.
-        """
+        """Every engine with its content, one at a time."""
         for engine in self.engines:
             content = read_verified(self.folder / engine.path, engine.sha256, self.vouching)
             latency_ms = self.latencies.get(engine.sha256, ())

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 
 from trtopt.device.api import Target
 from trtopt.device.backends import open_target
@@ -282,7 +281,5 @@ class EnginePool:
     def __enter__(self) -> EnginePool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()

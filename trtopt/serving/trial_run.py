@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,14 @@ def _served(
     rejected = 0
     progress(f"{len(job.at_s):,} requests", None)
     begin_s = time.perf_counter() + 0.01
+
+    def note(index: int, done: Future[Outputs]) -> None:
+        failure = done.exception()
+        if failure is None:
+            done_s[index] = time.perf_counter()
+        else:
+            failures.append(failure)
+
     for index, late_ms in enumerate(on_schedule(job.at_s, begin_s)):
         lag_ms.append(late_ms)
         try:
@@ -175,7 +184,7 @@ def _served(
         except QueueFullError:
             rejected += 1
             continue
-        future.add_done_callback(_noting(done_s, index, failures))
+        future.add_done_callback(partial(note, index))
         # Gone once it is answered, as in a service: what is kept is gone through by Python's collector
         del future
     batcher.close()
@@ -200,16 +209,3 @@ def _serve_before(batcher: DynamicBatcher, samples: Sequence[Sample], job: Trial
         while waiting and waiting[0].done():  # answers are kept no longer than in a service
             waiting.popleft()
     wait(waiting)
-
-
-def _noting(
-    done_s: list[float | None], index: int, failures: list[BaseException]
-) -> Callable[[Future[Outputs]], None]:
-    def note(future: Future[Outputs]) -> None:
-        failure = future.exception()
-        if failure is None:
-            done_s[index] = time.perf_counter()
-        else:
-            failures.append(failure)
-
-    return note

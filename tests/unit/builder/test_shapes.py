@@ -24,7 +24,7 @@ def same(*shape: int) -> ShapeRange:
 
 
 def ranges(model: OnnxArtifact, batch: ShapeRange, *flags: str) -> dict[str, ShapeRange]:
-    return shape_ranges(model, batch, [parse_shape_flag(flag) for flag in flags])
+    return shape_ranges(model, batch, [parse_shape_flag(flag) for flag in flags], {})
 
 
 def refused(model: OnnxArtifact, batch: ShapeRange, *flags: str) -> UsageError:
@@ -320,7 +320,7 @@ def test_flags_that_fit_give_ranges_in_order_that_agree_with_the_model(
     fixed = model.fixed_batch
     batch = batch if fixed is None else only(fixed)
     flags = data.draw(flags_that_fit(model))
-    built = shape_ranges(model, batch, flags)
+    built = shape_ranges(model, batch, flags, {})
     check(model, batch, built)
     for name, shapes in flags:
         assert built[name].min[1:] == shapes[0][1:]
@@ -343,7 +343,7 @@ def test_any_flags_give_ranges_that_agree_with_the_model_or_a_typed_error(
     model: OnnxArtifact, batch: ShapeRange, flags: list[ShapeFlag]
 ) -> None:
     try:
-        built = shape_ranges(model, batch, flags)
+        built = shape_ranges(model, batch, flags, {})
     except (UsageError, FixedBatchError):
         return
     check(model, batch, built)
