@@ -26,7 +26,7 @@ def annotate(message, domain):
 
 
 @has_no_nvtx
-@pytest.mark.parametrize("command", ["build", "bench", "profile"])
+@pytest.mark.parametrize("command", ["bench", "profile"])
 def test_ranges_without_the_package_are_refused_before_anything_is_done(
     trtopt_cli: CommandLine, command: str
 ) -> None:
@@ -45,12 +45,9 @@ def ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ranges.txt"
 
 
-def test_workers_mark_what_they_do(ranges: Path, cpu_build: Path, tmp_path: Path) -> None:
+def test_workers_mark_what_they_do(ranges: Path, cpu_build: Path) -> None:
     import trtopt
 
-    trtopt.build(DIGITS, tmp_path / "digits", backend="tensorrt-rtx", nvtx=True, rewrite="none")
-    assert ranges.read_text().split() == ["parse", "build"]
-    ranges.unlink()
     trtopt.bench(cpu_build, batch=[8], duration=0.1, warmup=0.01, nvtx=True, layers=True)
     seen = ranges.read_text().splitlines()
     sampled = ["warm-up", "group 0", "stages 0"]

@@ -83,8 +83,8 @@ _LOG_MARKS = {"error": "E", "warning": "W", "info": "I"}
 class BuildJob(Job[EngineArtifact], frozen=True, kw_only=True, tag="build"):
     """A build worker's job. Paths are absolute; `folder` takes the engine and its log.
 
-    `timing_cache` is a file, `store` the folder of a store; see `builder.timing_cache`. `nvtx` is for
-    `device.nvtx`, `tactics` as `BuildInput` has them.
+    `timing_cache` is a file, `store` the folder of a store; see `builder.timing_cache`. `tactics` as
+    `BuildInput` has them.
     """
 
     onnx: str
@@ -93,7 +93,6 @@ class BuildJob(Job[EngineArtifact], frozen=True, kw_only=True, tag="build"):
     folder: str
     timing_cache: str | None
     store: str | None = None
-    nvtx: bool = False
     tactics: tuple[LayerTactic, ...] | None = None
 
 

@@ -505,9 +505,6 @@ class EngineBuilder(Protocol):
     device: DeviceInfo
     """What it builds for; kind `none` when it builds without a device."""
 
-    profilers: NvtxMarks = UNMARKED
-    """What profilers are shown of it."""
-
     def device_memory(self) -> DeviceMemory | None:
         """The memory of the device that it builds on; None where it needs none, or if unknown."""
         return None

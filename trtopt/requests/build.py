@@ -78,7 +78,6 @@ class BuildRequest(shared.BoundsOptions, RecipeOptions):
             must_exist=True,
         ),
     ] = None
-    nvtx: shared.Nvtx = False
     force: shared.Force = False
 
     @cached_property

@@ -184,9 +184,7 @@ def _open(job: Job[Any]) -> AbstractContextManager[Target]:
     log=lambda job: Path(job.folder, f"{job.plan.label}.log"),
 )
 def _build(job: BuildJob, progress: ProgressSink) -> EngineArtifact:
-    builder = open_builder(job.plan.backend.name)
-    builder.profilers = NvtxMarks(nvtx=job.nvtx)
-    return build_engine(builder, job, progress)
+    return build_engine(open_builder(job.plan.backend.name), job, progress)
 
 
 @runs(DescribeJob, lambda job: f"running {job.path}")

@@ -56,8 +56,8 @@ class EngineRequest:
 class Workbench:
     """What engines are built on: the builder, its timing cache and the store behind it, where, and who hears.
 
-    `limit_s` is for one build; `nvtx` is for `BuildJob`. With a `lock` no timing cache is used:
-    what it leaves to choose among is no contest.
+    `limit_s` is for one build. With a `lock` no timing cache is used: what it leaves to choose among is no
+    contest.
     """
 
     builder: EngineBuilder
@@ -66,7 +66,6 @@ class Workbench:
     executor: Executor = THIS_HOST
     listener: Listener = SILENT
     limit_s: float | None = None
-    nvtx: bool = False
     lock: TacticLock | None = None
 
     def with_caches(self, recipe: Recipe, folder: Path, cache_dir: str | Path | None) -> Workbench:
@@ -130,7 +129,6 @@ class Workbench:
                 folder=str(one.folder.absolute()),
                 timing_cache=str(self.cache.absolute()) if self.cache else None,
                 store=str(self.store.absolute()) if self.store else None,
-                nvtx=self.nvtx,
                 tactics=None if self.lock is None else self.lock.engines[one.plan.label],
             )
             for one in requested

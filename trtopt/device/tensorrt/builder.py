@@ -125,8 +125,7 @@ class TensorRTBuilder(EngineBuilder):
         built = self._build(logger, given, progress, errors)
         text = None
         if target.needs_gpu_to_build:
-            with self.profilers.range("describe"):
-                text = describe_serialized(self._library.trt, logger, built.engine)
+            text = describe_serialized(self._library.trt, logger, built.engine)
         # TensorRT logs the cache's hits when it deletes the cache, which it has done by now
         return replace(built, timing_cache_hits=max(hits, default=None), inspector=text)
 
@@ -141,8 +140,7 @@ class TensorRTBuilder(EngineBuilder):
             builder = make(trt.Builder, logger)
             network = builder.create_network(mask_of(trt.NetworkDefinitionCreationFlag, target.network_flags))
             progress("Parsing the model", 0.0)
-            with self.profilers.range("parse"):
-                self._parse(network, logger, given.onnx, errors)
+            self._parse(network, logger, given.onnx, errors)
             formats = set_formats(trt, network, plan.io_layouts)
             config = builder.create_builder_config()
             add_profiles(trt, target, builder, network, config, plan)
@@ -162,8 +160,7 @@ class TensorRTBuilder(EngineBuilder):
             if self.uses_timing_cache and selector is None:
                 cache = attach(config, given.timing_cache)
             known = tactics_in(cache) if plan.settings.reproducible else {}
-            with self.profilers.range("build"):
-                serialized = builder.build_serialized_network(network, config)
+            serialized = builder.build_serialized_network(network, config)
             if serialized is None:
                 bound = plan.settings.workspace_bytes
                 raise _failure("TensorRT could not build the engine", errors, bound)

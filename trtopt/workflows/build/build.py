@@ -17,7 +17,6 @@ from trtopt.device.backends import (
     least_capability,
     open_builder,
 )
-from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import (
     ArtifactError,
     BackendMissingError,
@@ -62,7 +61,6 @@ def build_requested(request: BuildRequest, listener: Listener) -> Manifest:
         request.output,
         request.recipe,
         force=request.force,
-        nvtx=request.nvtx,
         cache_dir=request.cache_dir,
         lock=request.lock,
         locked=request.locked,
@@ -76,7 +74,6 @@ def build(
     recipe: Recipe,
     *,
     force: bool = False,
-    nvtx: bool = False,
     cache_dir: str | Path | None = None,
     lock: str | Path | None = None,
     locked: str | Path | None = None,
@@ -90,8 +87,6 @@ def build(
     check_recipe(recipe)
     onnx = read_onnx(source := Path(model))
     choice = choose_for_building(recipe.backend)
-    if nvtx:
-        require_nvtx()
     builder = open_builder(choice.name)
     check_opset(onnx, builder)
     # flags are validated before anything is written
@@ -114,7 +109,6 @@ def build(
                 executor=runs,
                 listener=listener,
                 limit_s=recipe.build_timeout,
-                nvtx=nvtx,
                 lock=tactics,
             ).with_caches(recipe, folder, cache_dir)
             made = _select_engines(kept, recipe, workbench, folder)
