@@ -437,11 +437,11 @@ class AllocationTracker:
     `clock` gives seconds; events carry milliseconds since the tracker was made.
     """
 
-    def __init__(self, clock: Callable[[], float], phase: str = "load") -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._start = clock()
         self._guard = Lock()
-        self.phase = phase
+        self.phase = "load"
         self.events: list[AllocationEvent] = []
 
     def add(self, kind: AllocationKind, size_bytes: int, address: int, stream: int | None = None) -> None:

@@ -19,7 +19,6 @@ import msgspec
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.timing_cache import BuildCaches, read_cache
 from trtopt.data.source import data_files
-from trtopt.device.api import EngineBuilder
 from trtopt.errors import ArtifactError, DeviceError, OutputError, TrtoptError
 from trtopt.executors.api import THIS_HOST
 from trtopt.files.atomic import scratch_folder, write_atomically
@@ -67,21 +66,21 @@ def pack(
     *,
     limit_s: float | None,
     hash_of: Callable[[Path], str],
-    timings: Timings | None = None,
+    caches: BuildCaches | None = None,
 ) -> bytes:
-    """A job as it travels; `hash_of` hears of each file. With `timings` a build has a timing cache."""
+    """A job as it travels; `hash_of` hears of each file. With `caches` a build has a timing cache."""
     files: dict[str, Path] = {}
     paths: dict[str, str] = {}
     for number, (path, own) in enumerate(_read_by(job).items()):
         paths[f"{number}/{Path(path).name}"] = path
         files |= {f"{number}/{file.relative_to(Path(path).parent).as_posix()}": file for file in own}
-    if timings is not None and timings.file is not None:
-        files[_CACHE] = timings.file
+    if caches is not None and caches.begun_with is not None:
+        files[_CACHE] = caches.begun_with
     parcel = Parcel(
         job=msgspec.Raw(msgspec.json.encode(job)),
         paths=paths,
         files={place: hash_of(file) for place, file in files.items()},
-        has_timings=timings is not None,
+        has_timings=caches is not None,
         limit_s=limit_s,
     )
     return msgspec.json.encode(parcel)
@@ -239,33 +238,20 @@ def _json_text(text: str) -> bytes:
     return msgspec.json.encode(text)[1:-1]
 
 
-# ── timing caches ───────────────────────────────────────────────────────────────────────────────────────
+def add_timings(caches: BuildCaches, engine: EngineArtifact, content: bytes | None) -> EngineArtifact:
+    """Merge what a build elsewhere has timed, the `content` of its cache file; returns its record after that.
 
-
-class Timings:
-    """The caches of one build that runs elsewhere; only this process writes to them."""
-
-    def __init__(self, builder: EngineBuilder, job: BuildJob) -> None:
-        """Read what the build begins with."""
-        self._caches = BuildCaches(builder, job.plan, job.timing_cache, job.store)
-        self._caches.start()
-
-    @property
-    def file(self) -> Path | None:
-        """The file that the build begins with, if there is one yet."""
-        return self._caches.begun_with
-
-    def add(self, engine: EngineArtifact, content: bytes | None) -> EngineArtifact:
-        """Merge what the build has timed, the `content` of its cache file; returns its record after that."""
-        if content is None or engine.clocks is None:
-            return engine
-        with scratch_folder() as folder:
-            file = folder / "timing.cache"
-            file.write_bytes(content)
-            blob = read_cache(file).blob
-        saved = self._caches.save(blob, engine.clocks)
-        return msgspec.structs.replace(
-            engine,
-            timing_cache_out=saved.sha256 if saved else None,
-            notes=tuple(dict.fromkeys((*engine.notes, *self._caches.notes))),
-        )
+    Only this process writes to the `caches`, which said what the build begins with.
+    """
+    if content is None or engine.clocks is None:
+        return engine
+    with scratch_folder() as folder:
+        file = folder / "timing.cache"
+        file.write_bytes(content)
+        blob = read_cache(file).blob
+    saved = caches.save(blob, engine.clocks)
+    return msgspec.structs.replace(
+        engine,
+        timing_cache_out=saved.sha256 if saved else None,
+        notes=tuple(dict.fromkeys((*engine.notes, *caches.notes))),
+    )

@@ -8,8 +8,8 @@ import pytest
 from tests.support.trt_exercise import DIGITS
 from tests.unit.builder.test_timing_cache_of_build import HOT, Bench
 from trtopt.builder.engine import BuildJob
-from trtopt.builder.timing_cache import read_cache
-from trtopt.executors.transfer import Timings
+from trtopt.builder.timing_cache import BuildCaches, read_cache
+from trtopt.executors.transfer import add_timings
 
 
 @pytest.fixture
@@ -30,20 +30,26 @@ def job_of(bench: Bench) -> BuildJob:
     )
 
 
+def caches_of(bench: Bench, job: BuildJob) -> BuildCaches:
+    caches = BuildCaches(bench.by, job.plan, job.timing_cache, job.store)
+    caches.start()
+    return caches
+
+
 def test_a_build_begins_with_the_store_and_adds_to_what_others_have_stored_meanwhile(bench: Bench) -> None:
     bench.build("earlier")
     job = job_of(bench)
-    timings = Timings(bench.by, job)
-    assert timings.file == bench.stored()
+    caches = caches_of(bench, job)
+    assert caches.begun_with == bench.stored()
     there = bench.folder / "node"
     there.mkdir()
-    shutil.copyfile(timings.file, there / "timing.cache")
+    shutil.copyfile(bench.stored(), there / "timing.cache")
     engine = bench.build("node", store=False)
     assert engine.timing_cache_in == read_cache(bench.stored()).sha256
     bench.build("meanwhile", file=False)
     others = read_cache(bench.stored()).blob
     own = (there / "timing.cache").read_bytes()
-    added = timings.add(engine, own)
+    added = add_timings(caches, engine, own)
     stored = read_cache(bench.stored()).blob
     assert others in stored
     assert read_cache(there / "timing.cache").blob in stored
@@ -51,15 +57,15 @@ def test_a_build_begins_with_the_store_and_adds_to_what_others_have_stored_meanw
 
 
 def test_a_first_build_has_no_file_to_begin_with(bench: Bench) -> None:
-    assert Timings(bench.by, job_of(bench)).file is None
+    assert caches_of(bench, job_of(bench)).begun_with is None
 
 
 def test_timings_of_a_slowed_gpu_are_not_kept_here_either(bench: Bench) -> None:
-    timings = Timings(bench.by, job_of(bench))
+    caches = caches_of(bench, job_of(bench))
     bench.build("calm", store=False)
     content = (bench.folder / "calm" / "timing.cache").read_bytes()
     slowed = bench.build("hot", clocks=(HOT,), store=False)
-    added = timings.add(slowed, content)
+    added = add_timings(caches, slowed, content)
     assert added.timing_cache_out is None
     assert added.notes == slowed.notes
     assert not bench.stored().exists()

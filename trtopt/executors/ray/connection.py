@@ -114,7 +114,8 @@ def _start(ray: Any, there: str, *, is_own: bool) -> None:
     if is_own:
         options |= {"include_dashboard": False, "resources": {MEASURING: 1}}
     if not there.startswith("ray://"):  # there the driver's folders are the cluster's
-        options["job_config"] = _without_current_folder(ray.job_config.JobConfig())
+        options["job_config"] = config = ray.job_config.JobConfig()
+        config._py_driver_sys_path = _NoFolders()
     try:
         _reach(there)
         ray.init(address="local" if is_own else there, **options)
@@ -154,16 +155,10 @@ def _reach(address: str) -> None:
 
 
 class _NoFolders(list[str]):
-    """What Ray would extend by folders of this process."""
+    """What Ray would extend by folders of this process, for its workers to import from."""
 
     def extend(self, _folders: Iterable[str]) -> None:
         """Leave it unchanged."""
-
-
-def _without_current_folder(config: Any) -> Any:
-    """Keep Ray from having its workers import from the folders that this process was started in."""
-    config._py_driver_sys_path = _NoFolders()
-    return config
 
 
 def _prepare_own_cluster() -> None:

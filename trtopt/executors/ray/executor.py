@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from trtopt.builder.engine import BuildJob
-from trtopt.builder.timing_cache import identity_of
+from trtopt.builder.timing_cache import BuildCaches, identity_of
 from trtopt.device.api import EngineBuilder
 from trtopt.errors import ArtifactError, DeviceError, TrtoptError
 from trtopt.executors.api import shares_a_host
@@ -31,7 +31,7 @@ from trtopt.executors.placement import Needs, Node, candidates, check_offers, di
 from trtopt.executors.ray.connection import NODE_LABEL, finished, is_full, load_ray, on_node, reason_of
 from trtopt.executors.ray.node import DELIVERY_S, RECEIVING, REPORT_S, Mailbox, remove_leftovers, run_parcel
 from trtopt.executors.ray.nodes import Nodes
-from trtopt.executors.transfer import Timings, pack, unpack
+from trtopt.executors.transfer import add_timings, pack, unpack
 from trtopt.logs import LOG, Logged, log_relayed
 from trtopt.measure.engine import Benched
 from trtopt.processes import DONE, OnProgress
@@ -73,7 +73,8 @@ class _Submission:
     """Why it was lost, each time."""
     failed_on: set[str] = field(default_factory=set)
     parcel: bytes | None = None
-    timings: Timings | None = None
+    caches: BuildCaches | None = None
+    """Those of a build whose timings count here."""
     stored: dict[str, _Stored] = field(default_factory=dict)
     """Its files, by their hashes."""
 
@@ -164,9 +165,10 @@ class RayExecutor:
         if one.parcel is None:
             is_like_this_machine = self._here == self.nodes.identity
             if isinstance(one.job, BuildJob) and self._builder.uses_timing_cache and is_like_this_machine:
-                one.timings = Timings(self._builder, one.job)
+                one.caches = BuildCaches(self._builder, one.job.plan, one.job.timing_cache, one.job.store)
+                one.caches.start()
             one.parcel = pack(
-                one.job, limit_s=limit_s, hash_of=lambda file: self._store(file, one), timings=one.timings
+                one.job, limit_s=limit_s, hash_of=lambda file: self._store(file, one), caches=one.caches
             )
         one.number, one.node, one.at_work_since = next(self.numbers), None, None
         one.nodes = frozenset(node.id for node in to)
@@ -200,8 +202,8 @@ class RayExecutor:
         """A submission's outcome, with what only the driver knows; its files are in the user's folder."""
         arrived = unpack(one.job, reply, contents)
         result, replace = arrived.outcome, msgspec.structs.replace
-        if isinstance(result, EngineArtifact) and one.timings is not None:
-            return one.timings.add(result, arrived.timings)
+        if isinstance(result, EngineArtifact) and one.caches is not None:
+            return add_timings(one.caches, result, arrived.timings)
         if isinstance(result, Benched | InterleavedRun):
             known = {"node": arrived.node, "git_revision": self._git_revision}
             return replace(result, environment=replace(result.environment, **known))
