@@ -137,7 +137,7 @@ def look(folder: Path, manifest: Manifest) -> tuple[dict[str, str], str]:
     """Each layer's kind, tactic and formats by the inspector, and a hash of the outputs."""
     (engine,) = manifest.engines
     tactics = {}
-    for layer in read_inspector((folder / str(engine.layers)).read_text("utf-8", "replace")).layers:
+    for layer in read_inspector((folder / str(engine.layers)).read_text("utf-8", "replace")):
         formats = [one.format for one in (*layer.inputs, *layer.outputs)]
         tactics[layer.name] = " | ".join((layer.kind, layer.tactic, *formats))
     inputs = {}

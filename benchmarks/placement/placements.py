@@ -291,7 +291,7 @@ def build_side(file: Path, batch: int, backend: str) -> dict[str, Any]:
     return {
         "folder": folder.name,
         "build_s": round(time.monotonic() - start, 1),
-        "layers": [f"{one.kind}: {one.name}" for one in read_inspector((folder / layers).read_text()).layers]
+        "layers": [f"{one.kind}: {one.name}" for one in read_inspector((folder / layers).read_text())]
         if layers
         else None,
     }

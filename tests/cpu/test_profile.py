@@ -41,8 +41,8 @@ def test_onnx_runtime_times_every_node_of_its_model_in_every_run(cpu_build: Path
     described = read_inspector(found.inspector)
     model = onnx.load(str(cpu_build / "batch8.onnx"))
     names = {node.name for node in model.graph.node}
-    assert {layer.name for layer in found.layers} == {layer.name for layer in described.layers} == names
-    last = next(layer for layer in described.layers if layer.kind == "Gemm")
+    assert {layer.name for layer in found.layers} == {layer.name for layer in described} == names
+    last = next(layer for layer in described if layer.kind == "Gemm")
     assert (last.outputs[0].name, last.outputs[0].shape, last.outputs[0].dtype) == (
         "logits",
         (8, 10),

@@ -155,10 +155,6 @@ def verdict() -> PrecisionVerdict:
         nodes=("conv",),
         float_ms=1.0,
         quantised_ms=1.5,
-        compute_ms=-0.25,
-        reformat_ms=0.5,
-        float_path_ms=0.125,
-        lost_fusion_ms=0.125,
         loses=True,
     )
     judged = ComparisonVerdict(batch=8, verdict="SLOWER", ratio=1.5, low=1.25, high=1.75, reasons=("slower",))

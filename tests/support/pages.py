@@ -13,7 +13,7 @@ from tests.support.scripted_runs import terms
 from tests.unit.inspect.test_memory import LIFE, passed
 from trtopt.inspect.costs import peaks_of, with_floors
 from trtopt.inspect.graph import Graph
-from trtopt.inspect.inspector import EngineDescription, read_inspector
+from trtopt.inspect.inspector import EngineLayer, read_inspector
 from trtopt.inspect.profile import profile_point, timeline
 from trtopt.records import (
     BenchPoint,
@@ -36,14 +36,14 @@ MODEL = "a" * 64
 def engine_of(name: str, batch: int = 1) -> EngineProfile:
     """An engine of a stored inspector file: its n-th layer takes n µs, and costs what its weights suggest."""
     description = read_inspector(stored(name))
-    times = (LayerTime(name=one.name, ms=[n * 1e-3]) for n, one in enumerate(description.layers, 1))
+    times = (LayerTime(name=one.name, ms=[n * 1e-3]) for n, one in enumerate(description, 1))
     made = profile_point(point_of(times, batch=batch), description, _graph(description), PEAKS)
     return msgspec.structs.replace(made, layers=with_floors(tuple(map(_costed, made.layers)), PEAKS))
 
 
-def _graph(description: EngineDescription) -> Graph:
+def _graph(description: Iterable[EngineLayer]) -> Graph:
     """A chain of the nodes that the layers are called after: their operators end their names."""
-    working = [layer.name for layer in description.layers if not layer.name.startswith("Reformatting")]
+    working = [layer.name for layer in description if not layer.name.startswith("Reformatting")]
     names = [part for name in working for part in name.split(" + ") if part.startswith("/")]
     nodes = [node(_operator(name), f"t{n}", f"t{n + 1}", name) for n, name in enumerate(names)]
     return graph(*nodes, inputs={"t0": (1,)}, outputs=(f"t{len(names)}",))

@@ -184,11 +184,7 @@ _ROUNDS = 100
 
 
 def infer_concrete(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with all types and shapes that are found; nodes whose values are, are initializers there.
-
-    Raises:
-        onnx.shape_inference.InferenceError: they contradict each other.
-    """
+    """A copy with all types and shapes that are found; nodes whose values are, are initializers there."""
     from onnx import numpy_helper
 
     from trtopt.onnxio.shape_inference import infer_shapes

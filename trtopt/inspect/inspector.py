@@ -49,19 +49,8 @@ class EngineLayer(Record, frozen=True, kw_only=True):
     """The operator that ONNX Runtime's convolution applies to what it computes."""
 
 
-class EngineDescription(Record, frozen=True, kw_only=True):
-    """The contents of an inspector's JSON, for every version."""
-
-    layers: tuple[EngineLayer, ...]
-
-
-def read_inspector(text: str, where: str = "the inspector's text") -> EngineDescription:
-    """Read it; unknown keys are ignored, and what a layer lacks is left empty.
-
-    Raises:
-        ArtifactError: not an inspector's JSON (names what it looks like), or of an engine that was built
-            without detailed verbosity (names what to rebuild with).
-    """
+def read_inspector(text: str, where: str = "the inspector's text") -> tuple[EngineLayer, ...]:
+    """The layers, one at least; unknown keys are ignored, and what a layer lacks is left empty."""
     try:
         found = json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
@@ -82,7 +71,7 @@ def read_inspector(text: str, where: str = "the inspector's text") -> EngineDesc
         has_times = any(isinstance(row, dict) and "averageMs" in row for row in layers)
         kind = "a profile with times" if has_times else "a list of something else"
         raise ArtifactError(f"{where}: is {kind}, not a description of layers", _OTHER)
-    return EngineDescription(layers=tuple(map(_layer, described)))
+    return tuple(map(_layer, described))
 
 
 def _layer(raw: dict[str, Any]) -> EngineLayer:
@@ -138,21 +127,17 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def description_of(point: BenchPoint, missing: list[str]) -> EngineDescription | None:
-    """The inspector's description; None if it has nothing of use: times are then joined by names alone.
-
-    Raises:
-        ArtifactError: the point has no layer pass.
-    """
+def description_of(point: BenchPoint, missing: list[str]) -> tuple[EngineLayer, ...]:
+    """The layers as the inspector describes them; none where it says nothing of use."""
     if point.layers is None:
         raise ArtifactError(
             f"batch {point.batch} was measured without a layer pass", "measure again with --layers"
         )
     if point.layers.inspector is None:
         missing.append("types, tactics and shapes of layers: there is no inspector's description")
-        return None
+        return ()
     try:
         return read_inspector(point.layers.inspector, f"batch {point.batch}")
     except ArtifactError as error:
         missing.append(f"types, tactics and shapes of layers: {error.problem}; {error.remedy}")
-        return None
+        return ()

@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from trtopt.inspect.costs import cost_of
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
-from trtopt.inspect.inspector import EngineDescription, EngineLayer
+from trtopt.inspect.inspector import EngineLayer
 from trtopt.inspect.kernels.names import type_in
 from trtopt.onnxio.element_types import bits_of
 from trtopt.records import Coverage, EngineTensor, LayerPass, LayerTime, MappedBy, ProfiledLayer
@@ -30,23 +29,20 @@ def bits(dtype: str) -> int:
 
 
 def join(
-    description: EngineDescription | None, times: LayerPass | None, graph: Graph, *, by_tensors: bool = False
+    described: Sequence[EngineLayer], times: LayerPass | None, graph: Graph, *, by_tensors: bool = False
 ) -> tuple[tuple[ProfiledLayer, ...], Coverage]:
     """Layers in the engine's order, then what the profiler reports and the inspector does not know.
 
-    Without a description the profiler's names are all there is, and are mapped as such. A time that several
+    Without any described the profiler's names are all there is, and are mapped as such. A time that several
     layers of one name share is shown at the first of them.
     """
     by_name = {row.name: row for row in times.layers} if times is not None else {}
-    known = description or EngineDescription(
-        layers=tuple(EngineLayer(name=name, kind="") for name in by_name)
-    )
-    described = {layer.name for layer in known.layers}
-    extra = tuple(EngineLayer(name=name, kind="") for name in by_name if name not in described)
-    every = msgspec.structs.replace(known, layers=known.layers + extra)
+    known = {layer.name for layer in described}
+    extra = tuple(EngineLayer(name=name, kind="") for name in by_name if name not in known)
+    every = (*described, *extra)
     mapped = map_layers(every, graph, by_tensors=by_tensors)
-    owned = _weights_of_layers(every.layers, mapped, graph)
-    first = {layer.name: layer for layer in reversed(every.layers)}
+    owned = _weights_of_layers(every, mapped, graph)
+    first = {layer.name: layer for layer in reversed(every)}
     layers = tuple(
         _profiled(
             layer,
@@ -55,10 +51,11 @@ def join(
             owned.get(layer.name, ()) if layer is first[layer.name] else (),
             graph,
         )
-        for layer in every.layers
+        for layer in every
     )
-    silent = tuple(layer.name for layer in known.layers if layer.name not in by_name) if by_name else ()
-    return layers, _coverage(layers, graph, mapped, tuple(layer.name for layer in extra), silent)
+    strange = tuple(layer.name for layer in extra) if described else ()
+    silent = tuple(layer.name for layer in described if layer.name not in by_name) if by_name else ()
+    return layers, _coverage(layers, graph, mapped, strange, silent)
 
 
 def _profiled(
@@ -208,24 +205,20 @@ class Mapped:
     is_reformat: bool = False
 
 
-def map_layers(
-    description: EngineDescription, graph: Graph, *, by_tensors: bool = False
-) -> dict[str, Mapped]:
+def map_layers(layers: Sequence[EngineLayer], graph: Graph, *, by_tensors: bool = False) -> dict[str, Mapped]:
     """Every layer's nodes by the layer's name. A reformat carries the nodes of the layer that it serves.
 
     `by_tensors` is for ONNX Runtime, which names only one node or tensor of a fused layer.
     """
-    found: dict[str, Mapped] = {}
-    for layer in description.layers:
-        found[layer.name] = _by_name(layer, graph)
+    found = {layer.name: _by_name(layer, graph) for layer in layers}
     if by_tensors:
-        return found | _Tensors(description, graph).between(found)
+        return found | _Tensors(layers, graph).between(found)
     taken = {node.index for one in found.values() if not one.is_opaque for node in one.nodes}
-    aliases = _aliases(description)
-    for layer in description.layers:
+    aliases = _aliases(layers)
+    for layer in layers:
         if found[layer.name].is_opaque:
             found[layer.name] = _inside(layer, graph, taken, aliases)
-    for layer in description.layers:
+    for layer in layers:
         served = _REFORMAT.sub("", layer.name)
         if found[layer.name].is_reformat and served in found:
             found[layer.name] = Mapped(found[served].nodes, found[served].by, is_reformat=True)
@@ -298,11 +291,11 @@ def _ordered(nodes: Sequence[Node]) -> tuple[Node, ...]:
 # ── opaque layers ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _aliases(description: EngineDescription) -> dict[str, str]:
+def _aliases(layers: Sequence[EngineLayer]) -> dict[str, str]:
     """What TensorRT calls a reformatted tensor → the tensor that it was made from or becomes."""
     pairs = [
         (layer.inputs[0].name, layer.outputs[0].name)
-        for layer in description.layers
+        for layer in layers
         if layer.inputs and layer.outputs and _REFORMAT.match(layer.name)
     ]
     return {b: a for a, b in pairs if _REFORMATTED.match(b)} | {
@@ -356,8 +349,8 @@ def _own_name(tensor: str) -> str:
 class _Tensors:
     """The tensors between an optimised graph's layers, each with the tensor of the file that it holds."""
 
-    def __init__(self, description: EngineDescription, graph: Graph) -> None:
-        self._layers, self._graph = description.layers, graph
+    def __init__(self, layers: Sequence[EngineLayer], graph: Graph) -> None:
+        self._layers, self._graph = layers, graph
         self._held: dict[str, str] = {}
         names = {tensor.name for layer in self._layers for tensor in (*layer.inputs, *layer.outputs)}
         for name in names:

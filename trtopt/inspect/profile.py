@@ -10,7 +10,7 @@ import numpy as np
 from trtopt.inspect.costs import furthest_above, total, with_floors
 from trtopt.inspect.fusion import fused, unfused
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph
-from trtopt.inspect.inspector import EngineDescription
+from trtopt.inspect.inspector import EngineLayer
 from trtopt.inspect.kernels.report import report_kernels
 from trtopt.inspect.layers import UNKNOWN, join
 from trtopt.inspect.receipt import receipt
@@ -29,22 +29,11 @@ from trtopt.records import (
 _MODULE_DEPTH = 4
 _STEP = re.compile(r"[^/.]+(?:\.\d+(?![^/.]))*")
 """One of a path, which `/` or `.` part; a number belongs to what it counts: `layer.0`, `layer4.2`."""
-REFORMAT = "reformat"
 
 
-def by_kind(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
-    """By the backend's own word for the layer; all reformats together."""
-    return _grouped(layers, lambda layer: REFORMAT if layer.is_reformat else layer.kind or UNKNOWN)
-
-
-def by_dtype(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
-    """By the type that the layer ran in."""
-    return _grouped(layers, lambda layer: layer.dtype or UNKNOWN)
-
-
-def by_module(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
-    """By the path that a layer's nodes share, as exporters write module paths into names."""
-    return _grouped(layers, lambda layer: module_of(layer.working_nodes) or UNKNOWN)
+def kind_of(layer: ProfiledLayer) -> str:
+    """The backend's own word for it; all reformats have one."""
+    return "reformat" if layer.is_reformat else layer.kind or UNKNOWN
 
 
 def module_of(names: Sequence[str]) -> str:
@@ -64,7 +53,7 @@ def module_of(names: Sequence[str]) -> str:
     return "/" + names[0][:end].lstrip("/")
 
 
-def _grouped(layers: Sequence[ProfiledLayer], key: Callable[[ProfiledLayer], str]) -> tuple[LayerGroup, ...]:
+def grouped(layers: Sequence[ProfiledLayer], key: Callable[[ProfiledLayer], str]) -> tuple[LayerGroup, ...]:
     """Groups with their time, the longest first; layers that were not timed are counted all the same."""
     found: dict[str, list[ProfiledLayer]] = {}
     for layer in layers:
@@ -79,7 +68,7 @@ def _grouped(layers: Sequence[ProfiledLayer], key: Callable[[ProfiledLayer], str
 
 def profile_point(
     point: BenchPoint,
-    description: EngineDescription | None,
+    described: Sequence[EngineLayer],
     graph: Graph,
     peaks: DevicePeaks | None,
     *,
@@ -88,12 +77,12 @@ def profile_point(
 ) -> EngineProfile:
     """Bring a point's layer pass, the inspector's description and the graph at the point's shapes together.
 
-    Without a description the profiler's names are all there is. `by_tensors` is for ONNX Runtime, see
+    Without described layers the profiler's names are all there is. `by_tensors` is for ONNX Runtime, see
     `join`; `weakly_typed` for `receipt`.
     """
     stages = point.latency.staged
     latency_ms = _median(stages.gpu_compute_ms)
-    joined, coverage = join(description, point.layers, graph, by_tensors=by_tensors)
+    joined, coverage = join(described, point.layers, graph, by_tensors=by_tensors)
     layers = with_floors(joined, peaks)
     kernels = None
     if point.kernels is not None:
@@ -106,9 +95,9 @@ def profile_point(
         latency_ms=latency_ms,
         h2d_ms=_median(stages.h2d_ms),
         d2h_ms=_median(stages.d2h_ms),
-        by_kind=by_kind(layers),
-        by_dtype=by_dtype(layers),
-        by_module=by_module(layers),
+        by_kind=grouped(layers, kind_of),
+        by_dtype=grouped(layers, lambda layer: layer.dtype or UNKNOWN),
+        by_module=grouped(layers, lambda layer: module_of(layer.working_nodes) or UNKNOWN),
         coverage=coverage,
         float_gates=float_gates(graph),
         fusions=fused(layers),

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 from trtopt.inspect.explanation import connected
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
-from trtopt.inspect.layers import bits
-from trtopt.inspect.receipt import is_fallback
 from trtopt.onnxio.graph_walk import DisjointNames
 from trtopt.records import EngineProfile, ProfiledLayer, RegionTime
 
 _PAIR = {QUANTIZE, DEQUANTIZE}
 _CAST = "Cast"
-_NARROW_BITS = 8
+_OUTSIDE = ""
+"""Stands for what no region covers."""
 _INSIDE = {
     "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Selu",
     "Mish", "Softplus", "Gelu", "Erf", "Add", "Mul", "Div", "BatchNormalization", "Cast",
@@ -102,8 +101,6 @@ def _fed_by(
 
 # ── what they cost ──────────────────────────────────────────────────────────────────────────────────────
 
-Side = tuple[ProfiledLayer, ...]
-
 
 def region_times(
     regions: Sequence[Region], a: EngineProfile, b: EngineProfile, threshold: float
@@ -114,29 +111,31 @@ def region_times(
     one. A region loses if it takes longer by more than `threshold` (a share); one of
     which `a` has no layer cannot be compared.
     """
-    home = {name: index for index, one in enumerate(regions) for name in (*one.nodes, *sorted(one.pairs))}
-    groups = DisjointNames(str(index) for index in range(len(regions)))
-    owned: list[tuple[str | None, Side, Side]] = []
+    home = {name: str(at) for at, one in enumerate(regions) for name in (*one.nodes, *sorted(one.pairs))}
+    groups = DisjointNames(map(str, range(len(regions))))
+    timed: list[tuple[str, float, float]] = []
     for ours, theirs in connected(a.layers, b.layers, _keys):
-        touched = [str(home[name]) for layer in (*ours, *theirs) for name in layer.onnx_nodes if name in home]
+        touched = [home[name] for layer in (*ours, *theirs) for name in layer.onnx_nodes if name in home]
         groups.join(*touched)
-        owned.append((touched[0] if touched else None, ours, theirs))
-    found: dict[str, list[int]] = {}
-    for index in range(len(regions)):
-        found.setdefault(groups.root(str(index)), []).append(index)
-    sides: dict[str | None, list[tuple[Side, Side]]] = {root: [] for root in found}
-    for key, ours, theirs in owned:
-        sides.setdefault(None if key is None else groups.root(key), []).append((ours, theirs))
-    timed = [
-        _timed(
-            tuple(name for index in indices for name in regions[index].nodes),
-            sides[root],
-            threshold,
-            len(indices),
+        timed.append((touched[0] if touched else _OUTSIDE, _ms(ours), _ms(theirs)))
+    members: dict[str, list[Region]] = {}
+    for at, region in enumerate(regions):
+        members.setdefault(groups.root(str(at)), []).append(region)
+    sums = {root: [0.0, 0.0] for root in (*members, _OUTSIDE)}
+    for key, before, after in timed:
+        own = sums[groups.root(key) if key != _OUTSIDE else key]
+        own[0] += before
+        own[1] += after
+    return tuple(
+        RegionTime(
+            nodes=tuple(name for one in members.get(root, ()) for name in one.nodes),
+            float_ms=before,
+            quantised_ms=after,
+            regions=len(members.get(root, ())),
+            loses=root != _OUTSIDE and after > before * (1 + threshold) > 0,
         )
-        for root, indices in found.items()
-    ]
-    return (*timed, _timed((), sides.get(None, []), threshold, 0))
+        for root, (before, after) in sums.items()
+    )
 
 
 def _keys(layer: ProfiledLayer) -> list[str]:
@@ -145,47 +144,6 @@ def _keys(layer: ProfiledLayer) -> list[str]:
         return [f"layer {layer.name}"]
     nodes = layer.onnx_nodes[:1] if layer.is_reformat else layer.onnx_nodes
     return [f"node {name}" for name in nodes]
-
-
-def _timed(
-    nodes: tuple[str, ...], sides: Sequence[tuple[Side, Side]], threshold: float, regions: int
-) -> RegionTime:
-    quantized = frozenset(nodes)
-    causes = [_causes(ours, theirs, quantized) for ours, theirs in sides] or [(0.0, 0.0, 0.0, 0.0)]
-    compute, reformat, float_path, lost_fusion = map(sum, zip(*causes, strict=True))
-    before = sum(_ms(ours) for ours, _ in sides)
-    after = sum(_ms(theirs) for _, theirs in sides)
-    return RegionTime(
-        nodes=nodes,
-        float_ms=before,
-        quantised_ms=after,
-        compute_ms=compute,
-        reformat_ms=reformat,
-        float_path_ms=float_path,
-        lost_fusion_ms=lost_fusion,
-        regions=regions,
-        loses=bool(nodes) and after > before * (1 + threshold) > 0,
-    )
-
-
-def _causes(ours: Side, theirs: Side, quantized: frozenset[str]) -> tuple[float, float, float, float]:
-    """What one set of matched layers changes by, in milliseconds, every one of them given to one cause.
-
-    Computing, reformats, layers that ran wider than requested, layers that were fused.
-    """
-    a_work, b_work = _working(ours), _working(theirs)
-    more = b_work if a_work and len(b_work) > len(a_work) else ()
-    apart = [layer for layer in more if quantized.isdisjoint(layer.onnx_nodes)]
-    lost = _ms(apart) if len(apart) < len(b_work) else 0.0
-    rest = _ms(b_work) - lost - _ms(a_work)
-    is_wider = any(is_fallback(layer) and bits(layer.requested_dtype) <= _NARROW_BITS for layer in b_work)
-    reformat = _ms(theirs) - _ms(b_work) - _ms(ours) + _ms(a_work)
-    return 0.0 if is_wider else rest, reformat, rest if is_wider else 0.0, lost
-
-
-def _working(layers: Side) -> Side:
-    """Those that are neither reformats nor nothing but Q and DQ."""
-    return tuple(one for one in layers if not (one.is_reformat or set() < {*one.onnx_ops} <= _PAIR))
 
 
 def _ms(layers: Iterable[ProfiledLayer]) -> float:

@@ -219,7 +219,7 @@ class TuningChoice(Record, frozen=True, kw_only=True):
 class Manifest(Result, Record, frozen=True, kw_only=True):
     """`manifest.json` of a build folder: its contents and how it was made."""
 
-    schema: str = "trtopt.build/6"
+    schema: str = "trtopt.build/7"
     trtopt: str
     created: str
     argv: tuple[str, ...] = ()

@@ -384,19 +384,13 @@ class CandidateTime(Record, frozen=True, kw_only=True):
 class RegionTime(Record, frozen=True, kw_only=True):
     """Connected quantised nodes, and the time of the layers that cover them, from the layer pass.
 
-    `float_ms` is in the baseline's engine, `quantised_ms` in the candidate's. Their difference is the sum of
-    four: `compute_ms`; `reformat_ms`, of Q, DQ and layout conversions; `float_path_ms`, of layers that ran
-    wider than the graph requests; `lost_fusion_ms`, of layers that the baseline does not have because their
-    nodes fused. Positive is a loss. Without nodes it is all that no region covers.
+    `float_ms` is in the baseline's engine, `quantised_ms` in the candidate's. Without nodes it is all that no
+    region covers.
     """
 
     nodes: tuple[str, ...]
     float_ms: float
     quantised_ms: float
-    compute_ms: float
-    reformat_ms: float
-    float_path_ms: float
-    lost_fusion_ms: float
     regions: int = 1
     """How many regions these are: layers that cover several cannot be split between them."""
     loses: bool = False
@@ -421,7 +415,7 @@ class BatchVerdict(Record, frozen=True, kw_only=True):
 class PrecisionVerdict(Record, frozen=True, kw_only=True):
     """A precision selection: the user's request, and `baseline`, the candidate that others must beat."""
 
-    schema: str = "trtopt.quantization/1"
+    schema: str = "trtopt.quantization/3"
     requested: str
     baseline: str
     threshold: float

@@ -354,18 +354,12 @@ def _accuracy(candidate: Candidate) -> str:
 def _regions(batch: BatchVerdict, name: str, regions: Sequence[RegionTime]) -> Iterator[Block]:
     """The regions that change most, by the layer pass, whose sums exceed latencies."""
     *covered, outside = regions
-    title = (
-        f"batch {batch.batch}: where {name} gains and loses, ms of layers by region; changes are sums of "
-        "compute, reformats, layers that ran wider than requested, and lost fusions"
-    )
+    title = f"batch {batch.batch}: where {name} gains and loses, ms of layers by region"
     columns: list[Column[RegionTime]] = [
         Column("region", lambda one: names_text(one.nodes) or "everything else", fit="cut"),
         Column("float", lambda one: one.float_ms, ".4f"),
         Column("Q/DQ", lambda one: one.quantised_ms, ".4f"),
-        Column("compute", lambda one: one.compute_ms, "+.4f"),
-        Column("reformat", lambda one: one.reformat_ms, "+.4f"),
-        Column("wider", lambda one: one.float_path_ms, "+.4f"),
-        Column("fusion", lambda one: one.lost_fusion_ms, "+.4f"),
+        Column("change", lambda one: one.change_ms, "+.4f"),
     ]
     covered.sort(key=lambda item: -abs(item.change_ms))
     yield table(title, columns, [*covered[:_TOP_REGIONS], outside])

@@ -200,7 +200,7 @@ def _clock(readings: Sequence[ClockReading]) -> str:
 def _tactics(text: str | None) -> Iterator[tuple[str, str]]:
     """Of each layer, where the result has layers."""
     with suppress(ArtifactError):
-        for layer in read_inspector(text).layers if text else ():
+        for layer in read_inspector(text) if text else ():
             yield f"tactic of {layer.name}", layer.tactic
 
 

@@ -28,7 +28,7 @@ from trtopt.files.formats import OtherFormat, format_by_content
 from trtopt.files.manifests import MANIFEST, is_build_folder, read_manifest, read_plan, read_verified
 from trtopt.files.outputs import head_of
 from trtopt.inspect.contents import contents_of, subgraphs_between
-from trtopt.inspect.inspector import EngineDescription, read_inspector
+from trtopt.inspect.inspector import EngineLayer, read_inspector
 from trtopt.onnxio.graph_walk import inner_nodes, reads_of, real_inputs
 from trtopt.onnxio.model_file import ModelFile, load
 from trtopt.onnxio.model_info import check_opset, check_soundness, tensor_spec
@@ -249,10 +249,9 @@ def _engines_of(
 
 
 def engine_contents(
-    artifact: EngineArtifact, description: EngineDescription | None, context_bytes: int | None = None
+    artifact: EngineArtifact, layers: Sequence[EngineLayer], context_bytes: int | None = None
 ) -> EngineContents:
     """An engine with its layers by kind and its weights by type."""
-    layers = () if description is None else description.layers
     weights: Counter[str] = Counter()
     for layer in layers:
         if layer.weights_count:
@@ -280,12 +279,12 @@ def _inspect_bare(path: Path, head: bytes, *, is_trusted: bool) -> Inspection:
         engine, described = external_engine(path, _ENGINES.get(head[:4], TENSORRT), with_layers=True)
     except (NoGpuError, BackendMissingError) as error:
         raise type(error)(error.problem, "load it where its GPU and its TensorRT are") from None
-    description, notes = None, []
+    layers, notes = tuple[EngineLayer, ...](), []
     try:
-        description = read_inspector(described.layers or "", path.name)
+        layers = read_inspector(described.layers or "", path.name)
     except ArtifactError as error:
         notes.append(f"its layers are not known: {error.problem}")
-    contents = engine_contents(engine, description, described.context_bytes)
+    contents = engine_contents(engine, layers, described.context_bytes)
     return replace(_about(path, what, notes), engines=(contents,))
 
 

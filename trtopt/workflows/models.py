@@ -14,6 +14,7 @@ from trtopt.export.source_module import Subject, from_callable, from_spec, load_
 from trtopt.export.spec import find
 from trtopt.inspect.model_difference import model_difference
 from trtopt.onnxio import extraction
+from trtopt.onnxio.disk_space import Note
 from trtopt.onnxio.model_file import check_changed_to, load, save
 from trtopt.onnxio.model_info import read_onnx, tensor_spec
 from trtopt.onnxio.prepare import count_nodes
@@ -21,8 +22,6 @@ from trtopt.records import Extraction, ModelDifference
 from trtopt.requests.models import DiffRequest, ExportRequest, ExtractRequest, RewriteRequest
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
-
-Note = Callable[[str], None]
 
 
 def export(request: ExportRequest) -> exporting.Exported:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -71,12 +71,21 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
                 del checks[name]
     for name in _parts_of(manifest):
         left_out.pop(name, None)
-    if manifest is not None and leave_out_others:
-        for name in _of_other_builds(folder, manifest, {**results, **profiles}):
+    owner, model = MANIFEST, None if manifest is None else manifest.onnx.sha256
+    for name, report in {**results, **profiles}.items():
+        if model is None:
+            owner, model = name, report.model_sha256
+        try:
+            check_model(report.model_sha256, model, folder / name, f"that of {owner}", _APART)
+            if manifest is not None:
+                check_engines(report, manifest, folder / name, folder, _APART)
+        except ArtifactError:
+            if manifest is None or not leave_out_others:
+                raise
             results.pop(name, None)
             profiles.pop(name, None)
             left_out[name] = "of another build"
-    found = Collected(
+    return Collected(
         folder=str(folder),
         name=folder.resolve().name,
         manifest=manifest,
@@ -87,8 +96,6 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
         left_out=left_out,
         notes=tuple(_unlike_engines(results, profiles)),
     )
-    _check(folder, found)
-    return found
 
 
 def default_output(folder: Path, other: Path | None = None) -> Path:
@@ -149,33 +156,6 @@ def _kind(file: Path) -> str | None:
         return None
     except OSError as error:
         raise ArtifactError(f"{file}: cannot be read ({error.strerror})", "check its permissions") from None
-
-
-def _of_other_builds(
-    folder: Path, manifest: Manifest, reports: Mapping[str, BenchReport | ProfileReport]
-) -> Iterator[str]:
-    """Those that were made with other engines, or of another model."""
-    for name, report in reports.items():
-        try:
-            check_model(
-                report.model_sha256, manifest.onnx.sha256, folder / name, f"that of {MANIFEST}", _APART
-            )
-            check_engines(report, manifest, folder / name, folder, _APART)
-        except ArtifactError:
-            yield name
-
-
-def _check(folder: Path, found: Collected) -> None:
-    manifest = found.manifest
-    models = {name: report.model_sha256 for name, report in found.reports.items()}
-    if manifest is not None:
-        models = {MANIFEST: manifest.onnx.sha256, **models}
-    first, expected = next(iter(models.items()))
-    for name, model in models.items():
-        check_model(model, expected, folder / name, f"that of {first}", _APART)
-    if manifest is not None:
-        for name, report in found.reports.items():
-            check_engines(report, manifest, folder / name, folder, _APART)
 
 
 def _unlike_engines(results: dict[str, BenchReport], profiles: dict[str, ProfileReport]) -> Iterator[str]:

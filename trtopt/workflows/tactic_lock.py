@@ -85,7 +85,7 @@ def lock_alarms(folder: Path, engines: Sequence[EngineArtifact], lock: TacticLoc
         text = read_bounded(folder / engine.layers) if engine.layers else b""
         asked = {one.layer for one in lock.engines[engine.plan.label]}
         try:
-            layers = read_inspector(text.decode(errors="replace")).layers
+            layers = read_inspector(text.decode(errors="replace"))
         except ArtifactError as error:
             yield f"{engine.plan.label}: what the lock does not reach is not known: {error.problem}"
             continue

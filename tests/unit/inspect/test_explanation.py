@@ -49,7 +49,7 @@ def engine(label: str, *layers: ProfiledLayer) -> EngineProfile:
         stop_reason="",
     )
     point = BenchPoint(batch=1, latency=latency, layers=LayerPass(runs=1, layers=()))
-    empty = profile_point(point, None, EMPTY, None)
+    empty = profile_point(point, (), EMPTY, None)
     return replace(empty, layers=layers, sum_ms=sum(layer.ms or 0.0 for layer in layers))
 
 

@@ -4,7 +4,6 @@ import pytest
 from tests.support.inspected import graph, layer, node, profiled, times, zeros
 from trtopt.inspect.fusion import candidates, fused, unfused
 from trtopt.inspect.graph import Graph
-from trtopt.inspect.inspector import EngineDescription
 from trtopt.inspect.layers import join
 from trtopt.records import Fusion, Unfused
 
@@ -16,9 +15,7 @@ SCALE = {"s": np.float32(0.1), "z": np.int8(0)}
 def separately(made: Graph) -> tuple[Unfused, ...]:
     """Every node a layer of its own."""
     names = [one.name for one in made.nodes]
-    layers, _ = join(
-        EngineDescription(layers=tuple(map(layer, names))), times(**dict.fromkeys(names, 1.0)), made
-    )
+    layers, _ = join(tuple(map(layer, names)), times(**dict.fromkeys(names, 1.0)), made)
     return unfused(layers, made)
 
 
@@ -130,15 +127,15 @@ def test_a_candidate_that_did_not_fuse_has_its_reason(case: str) -> None:
 
 def test_what_fused_or_is_named_by_no_layer_is_no_loss() -> None:
     made = CASES["builder's choice"][0]
-    together = EngineDescription(layers=(layer("c + y"),))
+    together = (layer("c + y"),)
     assert unfused(join(together, None, made)[0], made) == ()
-    half = EngineDescription(layers=(layer("c"),))
+    half = (layer("c"),)
     assert unfused(join(half, None, made)[0], made) == ()
 
 
 def test_a_neighbour_inside_an_opaque_layer_is_reported_as_such() -> None:
     made = CASES["builder's choice"][0]
-    hidden = EngineDescription(layers=(layer("c"), layer("{ForeignNode[y...y]}", "Myelin")))
+    hidden = (layer("c"), layer("{ForeignNode[y...y]}", "Myelin"))
     (found,) = unfused(join(hidden, None, made)[0], made)
     assert (found.reason, found.detail) == ("opaque", "inside {ForeignNode[y...y]}")
 

@@ -16,12 +16,12 @@ from trtopt.records import EngineTensor
 )
 def test_the_files_of_8_6_are_read_control_characters_and_all(name: str, layers: int) -> None:
     found = read_inspector(stored(name))
-    assert len(found.layers) == layers
-    assert len({layer.name for layer in found.layers}) == layers
+    assert len(found) == layers
+    assert len({layer.name for layer in found}) == layers
 
 
 def test_a_convolution_of_8_6_is_reported_in_full() -> None:
-    found = {layer.name: layer for layer in read_inspector(stored("r50_fp16")).layers}
+    found = {layer.name: layer for layer in read_inspector(stored("r50_fp16"))}
     stem = "/m/resnet/embedder/embedder/convolution/Conv + /m/resnet/embedder/embedder/activation/Relu"
     conv = found[stem]
     assert (conv.kind, conv.weights_dtype, conv.weights_count) == ("CaskConvolution", "float16", 9408)
@@ -33,7 +33,7 @@ def test_a_convolution_of_8_6_is_reported_in_full() -> None:
 
 
 def test_a_fused_pool_keeps_its_convolutions_weights() -> None:
-    first = read_inspector(stored("r50_mo_int8")).layers[1]
+    first = read_inspector(stored("r50_mo_int8"))[1]
     assert (first.kind, first.weights_dtype, first.weights_count) == ("CaskConvActPool", "int8", 9408)
 
 
@@ -52,7 +52,7 @@ KGEN = {
 
 def test_the_layout_of_10_has_format_and_type_in_one() -> None:
     found = read_inspector(json.dumps({"Layers": [KGEN], "Bindings": ["a", "b"]}))
-    layer = found.layers[0]
+    layer = found[0]
     assert layer.onnx_nodes == ("/add", "/relu")
     assert layer.inputs == (EngineTensor(name="a", dtype="float16", shape=(8, 4), format="Half"),)
     assert layer.outputs == (EngineTensor(name="b", dtype="int8", shape=None, format="Int8"),)
@@ -69,13 +69,13 @@ def test_the_layout_of_11_has_format_and_type_apart() -> None:
         }
     )
     found = read_inspector(text)
-    assert found.layers[0].inputs[0].dtype == "bfloat16"
-    assert found.layers[0].inputs[0].format == "LINEAR BF16"
+    assert found[0].inputs[0].dtype == "bfloat16"
+    assert found[0].inputs[0].format == "LINEAR BF16"
 
 
 def test_what_a_layer_lacks_or_has_of_another_kind_is_left_empty() -> None:
     odd = {"Name": "n", "LayerType": 7, "Inputs": None, "Outputs": ["t", 5], "Weights": "?", "Metadata": None}
-    layer = read_inspector(json.dumps({"Layers": [odd]})).layers[0]
+    layer = read_inspector(json.dumps({"Layers": [odd]}))[0]
     assert (layer.kind, layer.inputs, layer.weights_count, layer.onnx_nodes) == ("", (), 0, ())
     assert [tensor.name for tensor in layer.outputs] == ["t", ""]
 

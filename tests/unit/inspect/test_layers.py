@@ -4,9 +4,9 @@ from hypothesis import given, strategies as st
 
 from tests.support.inspected import graph, layer, node, profiled, stored, times, zeros
 from trtopt.inspect.graph import Graph
-from trtopt.inspect.inspector import EngineDescription, EngineLayer, read_inspector
+from trtopt.inspect.inspector import EngineLayer, read_inspector
 from trtopt.inspect.layers import Mapped, join, map_layers, ran_dtype
-from trtopt.inspect.profile import by_dtype, by_kind, by_module, module_of
+from trtopt.inspect.profile import grouped, kind_of, module_of
 from trtopt.records import LayerPass, LayerTime
 
 GRAPH = graph(
@@ -23,7 +23,6 @@ LAYERS = (
     layer("exp", "PointWiseV2", inputs="b:float16"),
     layer("{ForeignNode[log...log]}", "Myelin", inputs="c", outputs="y"),
 )
-DESCRIPTION = EngineDescription(layers=LAYERS)
 MS = dict(zip((one.name for one in LAYERS), (1.0, 4.0, 2.0, 3.0), strict=True))
 
 # ── times and layers ────────────────────────────────────────────────────────────────────────────────────
@@ -31,7 +30,7 @@ MS = dict(zip((one.name for one in LAYERS), (1.0, 4.0, 2.0, 3.0), strict=True))
 
 def test_times_are_joined_by_name_and_never_by_position() -> None:
     backwards = dict(reversed(MS.items()))
-    layers, coverage = join(DESCRIPTION, times(**backwards), GRAPH)
+    layers, coverage = join(LAYERS, times(**backwards), GRAPH)
     assert {one.name: one.ms for one in layers} == MS
     assert [one.name for one in layers] == [one.name for one in LAYERS]
     assert (coverage.unmatched_times, coverage.unmatched_layers) == ((), ())
@@ -39,7 +38,7 @@ def test_times_are_joined_by_name_and_never_by_position() -> None:
 
 def test_a_layer_carries_its_nodes_types_cost_and_spread() -> None:
     runs = LayerPass(runs=11, layers=(LayerTime(name="conv + relu", ms=[float(n) for n in range(11)]),))
-    found = {one.name: one for one in join(DESCRIPTION, runs, GRAPH)[0]}
+    found = {one.name: one for one in join(LAYERS, runs, GRAPH)[0]}
     conv = found["conv + relu"]
     assert (conv.ms, conv.low_ms, conv.high_ms) == (5.0, 1.0, 9.0)
     assert (conv.onnx_nodes, conv.onnx_ops, conv.mapped_by) == (("conv", "relu"), ("Conv", "Relu"), "name")
@@ -52,17 +51,17 @@ def test_a_layer_carries_its_nodes_types_cost_and_spread() -> None:
 
 
 def test_shares_of_time_that_are_mapped_and_that_cannot_be_split() -> None:
-    _, coverage = join(DESCRIPTION, times(**MS), GRAPH)
+    _, coverage = join(LAYERS, times(**MS), GRAPH)
     assert coverage.time_mapped == 1.0
     assert coverage.nodes_mapped == 1.0
     assert coverage.time_opaque == pytest.approx(0.3)
     stranger = {"__mye12": 10.0}
-    _, coverage = join(DESCRIPTION, times(**MS, **stranger), GRAPH)
+    _, coverage = join(LAYERS, times(**MS, **stranger), GRAPH)
     assert coverage.time_mapped == pytest.approx(0.5)
 
 
 def test_layers_of_one_name_share_one_time() -> None:
-    twice = EngineDescription(layers=(layer("exp"), layer("exp"), layer("log")))
+    twice = (layer("exp"), layer("exp"), layer("log"))
     layers, coverage = join(twice, times(exp=2.0, log=1.0), GRAPH)
     assert [one.ms for one in layers] == [2.0, None, 1.0]
     assert coverage.unmatched_layers == ()
@@ -72,12 +71,12 @@ def test_weights_count_at_one_layer_though_several_name_their_node() -> None:
     cast = layer("__myl_Cast", "kgen", onnx="conv", inputs="a:float32")
     gemm = layer("__myl_Fc", "gemm", onnx="conv relu", tactic="sm80_xmma_gemm_f16f16_f16f32_f32_tn_n")
     hidden = layer("{ForeignNode[conv...relu]}", "Myelin", onnx="conv")
-    layers, _ = join(EngineDescription(layers=(cast, hidden, gemm)), None, GRAPH)
+    layers, _ = join((cast, hidden, gemm), None, GRAPH)
     assert {one.name: one.weights_count for one in layers} == {cast.name: 0, hidden.name: 0, gemm.name: 12}
 
 
 def test_what_only_one_of_the_two_knows_is_reported() -> None:
-    layers, coverage = join(DESCRIPTION, times(**{"conv + relu": 4.0, "log": 1.0}), GRAPH)
+    layers, coverage = join(LAYERS, times(**{"conv + relu": 4.0, "log": 1.0}), GRAPH)
     assert coverage.unmatched_times == ("log",)
     assert coverage.unmatched_layers == (LAYERS[0].name, "exp", LAYERS[3].name)
     assert layers[-1].name == "log"
@@ -85,21 +84,21 @@ def test_what_only_one_of_the_two_knows_is_reported() -> None:
 
 
 def test_without_a_description_names_alone_are_mapped() -> None:
-    layers, coverage = join(None, times(**MS), GRAPH)
+    layers, coverage = join((), times(**MS), GRAPH)
     assert {one.name: one.ms for one in layers} == MS
     assert coverage.nodes_mapped == 1.0
     assert coverage.unmatched_layers == ()
 
 
 def test_without_times_the_layers_are_reported_all_the_same() -> None:
-    layers, coverage = join(DESCRIPTION, None, GRAPH)
+    layers, coverage = join(LAYERS, None, GRAPH)
     assert [one.ms for one in layers] == [None] * 4
     assert (coverage.time_mapped, coverage.unmatched_layers) == (0.0, ())
 
 
 @given(st.lists(st.text(min_size=1), unique=True, max_size=8))
 def test_names_of_any_characters_are_kept(names: list[str]) -> None:
-    layers, _ = join(None, times(**dict.fromkeys(names, 1.0)), GRAPH)
+    layers, _ = join((), times(**dict.fromkeys(names, 1.0)), GRAPH)
     assert [one.name for one in layers] == names
 
 
@@ -107,7 +106,7 @@ def test_thousands_of_layers_are_joined() -> None:
     many = 5000
     steps = [node("Relu", f"t{i}", f"t{i + 1}", f"/block{i % 10}/relu{i}") for i in range(many)]
     made = graph(*steps, inputs={"t0": (4,)}, outputs=(f"t{many}",))
-    described = EngineDescription(layers=tuple(layer(step.name, "PointWise") for step in steps))
+    described = tuple(layer(step.name, "PointWise") for step in steps)
     layers, coverage = join(described, times(**{step.name: 1.0 for step in steps}), made)
     assert (len(layers), coverage.nodes_mapped) == (many, 1.0)
 
@@ -143,7 +142,7 @@ def test_a_type_comes_from_the_weights_then_the_tactic_then_the_tensors() -> Non
 
 
 def test_every_convolution_of_the_real_int8_resnet_ran_in_int8_and_the_classifier_did_not() -> None:
-    layers = read_inspector(stored("r50_mo_int8")).layers
+    layers = read_inspector(stored("r50_mo_int8"))
     types = [ran_dtype(one) for one in layers if one.weights_count]
     assert (types.count("int8"), types.count("float32") + types.count("float16")) == (53, 1)
 
@@ -152,14 +151,15 @@ def test_every_convolution_of_the_real_int8_resnet_ran_in_int8_and_the_classifie
 
 
 def test_layers_are_grouped_with_the_longest_group_first() -> None:
-    layers, _ = join(DESCRIPTION, times(**MS), GRAPH)
-    assert [(one.key, one.layers, one.ms) for one in by_kind(layers)] == [
+    layers, _ = join(LAYERS, times(**MS), GRAPH)
+    assert [(one.key, one.layers, one.ms) for one in grouped(layers, kind_of)] == [
         ("CaskConvolution", 1, 4.0),
         ("Myelin", 1, 3.0),
         ("PointWiseV2", 1, 2.0),
         ("reformat", 1, 1.0),
     ]
-    assert [(one.key, one.share) for one in by_dtype(layers)] == [("float16", 0.7), ("unknown", 0.3)]
+    found = grouped(layers, lambda layer: layer.dtype or "unknown")
+    assert [(one.key, one.share) for one in found] == [("float16", 0.7), ("unknown", 0.3)]
 
 
 def test_a_module_is_the_path_that_a_layers_nodes_share() -> None:
@@ -173,26 +173,27 @@ def test_a_module_is_the_path_that_a_layers_nodes_share() -> None:
     assert module_of(["Conv_0"]) == module_of(["Conv.1"]) == module_of(["/Conv", "a/Conv"]) == "/"
     assert module_of([]) == ""
     layers = [profiled("1", "/a/b/x"), profiled("2", "/a/b/y", 2.0), profiled("3", "", 4.0)]
-    assert [(one.key, one.ms) for one in by_module(layers)] == [("unknown", 4.0), ("/a/b", 3.0)]
+    found = grouped(layers, lambda layer: module_of(layer.working_nodes))
+    assert [(one.key, one.ms) for one in found] == [("", 4.0), ("/a/b", 3.0)]
 
 
 def test_quantising_takes_no_layer_out_of_its_module() -> None:
     quantised = profiled("q + conv", "w_QuantizeLinear /a/b/Conv", onnx_ops=("QuantizeLinear", "Conv"))
     alone = profiled("q", "w_QuantizeLinear", onnx_ops=("QuantizeLinear",))
-    assert {one.key for one in by_module([quantised, alone])} == {"/a/b", "/"}
+    assert {module_of(one.working_nodes) for one in (quantised, alone)} == {"/a/b", "/"}
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20))
 def test_groups_share_all_of_the_time(ms: list[float]) -> None:
     layers = [profiled(str(n), ms=value, kind=f"k{n % 3}") for n, value in enumerate(ms)]
-    groups = by_kind(layers)
+    groups = grouped(layers, kind_of)
     assert sum(one.layers for one in groups) == len(ms)
     assert sum(one.ms for one in groups) == pytest.approx(sum(ms))
     assert sum(one.share for one in groups) == pytest.approx(1.0 if sum(ms) else 0.0)
 
 
 def mapped(made: Graph, *layers: EngineLayer, by_tensors: bool = False) -> dict[str, Mapped]:
-    return map_layers(EngineDescription(layers=layers), made, by_tensors=by_tensors)
+    return map_layers(layers, made, by_tensors=by_tensors)
 
 
 def names(found: Mapped) -> tuple[str, ...]:
@@ -308,13 +309,9 @@ def test_the_output_may_have_been_reformatted() -> None:
     name = "{ForeignNode[/m/Cast...(Unnamed Layer* 9) [Normalization]]}"
     ours = f"Reformatted Output Tensor 0 to {name}"
     reformat = f"Reformatting CopyNode for Output Tensor 0 to {name}"
-    description = EngineDescription(
-        layers=(
-            EngineLayer(
-                name=name, kind="Myelin", inputs=layer("", inputs="mask ids").inputs, outputs=_one(ours)
-            ),
-            EngineLayer(name=reformat, kind="Reformat", inputs=_one(ours), outputs=_one("h")),
-        )
+    description = (
+        EngineLayer(name=name, kind="Myelin", inputs=layer("", inputs="mask ids").inputs, outputs=_one(ours)),
+        EngineLayer(name=reformat, kind="Reformat", inputs=_one(ours), outputs=_one("h")),
     )
     found = map_layers(description, encoder())
     assert names(found[name]) == ("/m/Cast", "/m/Gather", "/m/Add", "/m/Softmax")
@@ -411,8 +408,8 @@ def test_products_with_scales_and_slices_in_one_split_lie_between_their_tensors(
 @pytest.mark.parametrize("name", ["r50_fp16", "r50_mo_int8"])
 def test_every_layer_of_a_real_resnet_finds_nodes(name: str) -> None:
     description = read_inspector(stored(name))
-    known = dict.fromkeys(node for one in description.layers for node in one.onnx_nodes)
-    known |= dict.fromkeys(one.name for one in description.layers if one.name.endswith("Linear"))
+    known = dict.fromkeys(node for one in description for node in one.onnx_nodes)
+    known |= dict.fromkeys(one.name for one in description if one.name.endswith("Linear"))
     steps = [node("Relu", f"t{i}", f"t{i + 1}", each) for i, each in enumerate(known)]
     found = map_layers(description, graph(*steps, inputs={"t0": (1,)}, outputs=(f"t{len(known)}",)))
     assert [name for name, one in found.items() if not one.nodes] == []

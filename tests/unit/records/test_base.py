@@ -16,7 +16,7 @@ from trtopt.records import (
     to_json,
 )
 
-PRESENT = {BenchReport: "trtopt.bench/6", Manifest: "trtopt.build/6"}
+PRESENT = {BenchReport: "trtopt.bench/6", Manifest: "trtopt.build/7"}
 
 
 def document(kind: type[Record]) -> dict[str, object]:

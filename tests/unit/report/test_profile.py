@@ -1,4 +1,5 @@
 import re
+from collections.abc import Iterable
 
 import msgspec
 from rich.console import Console
@@ -7,7 +8,7 @@ from tests.support import examples
 from tests.support.inspected import graph, layer, node, profiled, stored, zeros
 from tests.support.pages import point_of, resnet
 from trtopt.inspect.costs import peaks_of
-from trtopt.inspect.inspector import EngineDescription, read_inspector
+from trtopt.inspect.inspector import EngineLayer, read_inspector
 from trtopt.inspect.profile import profile_point
 from trtopt.records import (
     BenchPoint,
@@ -31,8 +32,8 @@ LAYERS = (
 )
 
 
-def point(description: EngineDescription) -> BenchPoint:
-    return point_of((LayerTime(name=one.name, ms=[2.0]) for one in description.layers), compute_ms=3.0)
+def point(description: Iterable[EngineLayer]) -> BenchPoint:
+    return point_of((LayerTime(name=one.name, ms=[2.0]) for one in description), compute_ms=3.0)
 
 
 def shown(*engines: EngineProfile, width: int = 200, **rest: object) -> str:
@@ -52,7 +53,7 @@ def shown(*engines: EngineProfile, width: int = 200, **rest: object) -> str:
 
 
 def test_a_profile_is_reported_line_by_line() -> None:
-    description = EngineDescription(layers=LAYERS)
+    description = LAYERS
     text = shown(profile_point(point(description), description, GRAPH, peaks_of("NVIDIA H200")))
     assert "batch 1: 2 layers, 4.000 ms in all (medians)" in text
     assert "latency without the profiler 3.000 ms: the layers' sum differs by +1.000 ms (+33.3%)" in text
@@ -72,7 +73,7 @@ def test_a_reformat_is_not_taken_for_the_layer_that_it_feeds() -> None:
     reformat = layer(
         "Reformatting CopyNode for Input Tensor 0 to conv", "Reformat", inputs="x", outputs="copied"
     )
-    description = EngineDescription(layers=(reformat, *LAYERS))
+    description = (reformat, *LAYERS)
     text = shown(profile_point(point(description), description, GRAPH, peaks_of("NVIDIA H200")))
     assert "above its floor: reformat at conv" in text
     assert "above its floor: conv" in text
@@ -107,7 +108,7 @@ def test_no_name_pushes_a_figure_out_of_a_narrow_terminal() -> None:
 
 
 def test_why_candidates_were_not_fused_is_there_in_full_on_a_narrow_terminal() -> None:
-    description = EngineDescription(layers=LAYERS)
+    description = LAYERS
     text = shown(profile_point(point(description), description, GRAPH, None), width=80)
     assert "softmax]}" in text
 
@@ -128,7 +129,5 @@ def test_a_real_engines_layers_are_reported_under_their_own_names() -> None:
 
 def test_layers_of_myelins_own_names_are_reported_by_what_they_cover() -> None:
     layers = (layer("__myl_Conv_myl0_1", weights_dtype="float32", weights_count=12, onnx="conv relu"),)
-    made = profile_point(
-        point(EngineDescription(layers=layers)), EngineDescription(layers=layers), GRAPH, None
-    )
+    made = profile_point(point(layers), layers, GRAPH, None)
     assert re.search(r"float16 +float32 .* fell back +conv \+ relu", shown(made))

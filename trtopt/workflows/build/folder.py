@@ -94,12 +94,12 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
         with reading_as("an engine's layers", folder / name, "build again: the folder has lost it"):
             text = read_verified(folder / name, manifest.files.get(name, "")).decode()
         try:
-            description = read_inspector(text, name)
+            inspected = read_inspector(text, name)
         except ArtifactError:  # an engine whose layers have no detail tells no types
             continue
         model = models[manifest.graph_of(engine).sha256]
         graph = read_graph(model, shapes_at(manifest.onnx.inputs, engine.plan, engine.plan.batch.opt[0]))
-        layers, _ = join(description, None, graph)
+        layers, _ = join(inspected, None, graph)
         found[engine.path] = receipt(layers, weakly_typed=target_of(engine.plan.backend).weakly_typed)
     return found
 

@@ -124,8 +124,8 @@ def _matrix(
     source = f"measured: MatMul {size}×{size}×{size} in {dtype} by {backend}"
     assert point.layers is not None
     text = point.layers.inspector
-    description = None if text is None else read_inspector(text, source)
-    found = profile_point(point, description, read_graph(model, {}), None)
+    described = () if text is None else read_inspector(text, source)
+    found = profile_point(point, described, read_graph(model, {}), None)
     return matrix_peak(found.layers, dtype, source)
 
 
