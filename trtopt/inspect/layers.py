@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -217,7 +217,7 @@ def map_layers(layers: Sequence[EngineLayer], graph: Graph, *, by_tensors: bool 
     aliases = _aliases(layers)
     for layer in layers:
         if found[layer.name].is_opaque:
-            found[layer.name] = _inside(layer, graph, taken, aliases)
+            found[layer.name] = _inside(layer, found[layer.name], graph, taken, aliases)
     for layer in layers:
         served = _REFORMAT.sub("", layer.name)
         if found[layer.name].is_reformat and served in found:
@@ -259,18 +259,11 @@ def _nodes_in(name: str, graph: Graph) -> list[Node]:
     nodes: list[Node] = []
     start = 0
     while start < len(parts):
-        end = _longest(parts, start, graph.by_name.__contains__)
+        ends = range(min(len(parts), start + 9), start, -2)  # no sane name holds more than four separators
+        end = next((end for end in ends if "".join(parts[start:end]) in graph.by_name), start + 1)
         nodes += _nodes_in("".join(parts[start:end]), graph)
         start = end + 1
     return nodes
-
-
-def _longest(parts: Sequence[str], start: int, is_known: Callable[[str], bool]) -> int:
-    """Where the longest known name from `start` on ends; `parts` alternate with separators."""
-    for end in range(min(len(parts), start + 9), start, -2):  # no sane name holds more than four separators
-        if is_known("".join(parts[start:end])):
-            return end
-    return start + 1
 
 
 def _split_arguments(text: str) -> list[str]:
@@ -303,8 +296,10 @@ def _aliases(layers: Sequence[EngineLayer]) -> dict[str, str]:
     }
 
 
-def _inside(layer: EngineLayer, graph: Graph, taken: set[int], aliases: Mapping[str, str]) -> Mapped:
-    """The nodes of an opaque layer."""
+def _inside(
+    layer: EngineLayer, named: Mapped, graph: Graph, taken: set[int], aliases: Mapping[str, str]
+) -> Mapped:
+    """The nodes of an opaque layer; by its name where nothing else is known."""
     outputs = [aliases.get(tensor.name, tensor.name) for tensor in layer.outputs]
     inputs = {aliases.get(tensor.name, tensor.name) for tensor in layer.inputs}
     if outputs and all(name in graph.producer for name in outputs):
@@ -313,7 +308,6 @@ def _inside(layer: EngineLayer, graph: Graph, taken: set[int], aliases: Mapping[
             return Mapped(_ordered(walked), "graph", is_opaque=True)
     match = _FOREIGN.match(_PLACE.sub("", layer.name))
     if match is None:
-        named = _by_name(layer, graph)
         return Mapped(named.nodes, named.by, is_opaque=True)
     first, last = (_nodes_in(match[end], graph) for end in ("first", "last"))
     if not first:

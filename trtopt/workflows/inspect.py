@@ -151,8 +151,8 @@ def _inspect_model(path: Path, request: InspectRequest, enter: Callable[[str], N
     except ModelError as error:
         notes.append(f"trtopt refuses it: {error.problem.removeprefix(f'{path}: ')}")
     inputs = tuple(map(tensor_spec, real_inputs(file.proto.graph)))
-    shapes = _shapes_of(inputs, request)
-    if open_axes := [*dict.fromkeys(_open_axes(inputs, request))]:
+    shapes, open_axes = _shapes_of(inputs, request)
+    if open_axes:
         flags = " ".join(f"--axis {shlex.quote(f'{name}=N')}" for name in open_axes)
         notes.append(f"MACs are counted at length 1 of {', '.join(open_axes)}: {flags} gives others")
     found = replace(_about(path, "an ONNX model", notes), model=contents_of(file, shapes))
@@ -162,29 +162,29 @@ def _inspect_model(path: Path, request: InspectRequest, enter: Callable[[str], N
     return replace(found, capability=capability, notes=reasons)
 
 
-def _open_axes(inputs: Sequence[TensorSpec], request: InspectRequest) -> Iterator[str]:
-    """Those besides the batch whose length is not given."""
-    known = {batch_name(inputs), *(request.axes or ())}
-    for spec in inputs:
-        for place, axis in enumerate(spec.shape):
-            if place and isinstance(axis, str) and (name := axis_name(spec, place)) not in known:
-                yield name
-
-
-def _shapes_of(inputs: Sequence[TensorSpec], request: InspectRequest) -> dict[str, Shape]:
-    """The shapes to count work at: axes that are not given have length 1."""
+def _shapes_of(
+    inputs: Sequence[TensorSpec], request: InspectRequest
+) -> tuple[dict[str, Shape], tuple[str, ...]]:
+    """The shapes to count work at, and the axes besides the batch that are not given: they have length 1."""
     given = {name: (one,) if isinstance(one, int) else one for name, one in (request.axes or {}).items()}
     lengths, batch = axis_lengths(inputs, given), batch_name(inputs)
+    open_axes: dict[str, None] = {}
 
-    def length_of(name: str, place: int, axis: int | str) -> int:
+    def length_of(spec: TensorSpec, place: int, axis: int | str) -> int:
         if isinstance(axis, int):
             return axis
-        return request.batch if place == 0 or axis == batch else lengths.get((name, place), (1, 1, 1))[1]
+        if place == 0 or axis == batch:
+            return request.batch
+        if (spec.name, place) not in lengths:
+            open_axes[axis_name(spec, place)] = None
+            return 1
+        return lengths[spec.name, place][1]
 
-    return {
-        spec.name: tuple(length_of(spec.name, place, axis) for place, axis in enumerate(spec.shape))
+    shapes = {
+        spec.name: tuple(length_of(spec, place, axis) for place, axis in enumerate(spec.shape))
         for spec in inputs
     }
+    return shapes, tuple(open_axes)
 
 
 def _judge(

@@ -51,6 +51,8 @@ class Served:
 
 
 UNKNOWN = Served((), "unknown")
+_Group = tuple[tuple[Node, ...], KernelFamily]
+"""Products and what lies between them, with the kind of kernel that computes them together."""
 
 
 def attribute(
@@ -151,39 +153,31 @@ def _landmarks(
     if not products or not kernels:
         return None
     for merges_attention, merges_siblings in product((True, False), repeat=2):
-        groups: list[tuple[Node, ...]] = [(node,) for node in products]
-        kinds: list[KernelFamily] = ["product"] * len(groups)
+        groups: list[_Group] = [((node,), "product") for node in products]
         if merges_attention:
-            groups, kinds = _with_attention(groups, working, graph)
+            groups = _with_attention(products, working, graph)
         if merges_siblings:
-            groups, kinds = _with_siblings(groups, kinds, graph)
-        if kinds == list(kernels):
-            return groups
+            groups = _with_siblings(groups, graph)
+        if [kind for _, kind in groups] == list(kernels):
+            return [nodes for nodes, _ in groups]
     return None
 
 
-def _with_attention(
-    groups: Sequence[tuple[Node, ...]], working: Sequence[Node], graph: Graph
-) -> tuple[list[tuple[Node, ...]], list[KernelFamily]]:
+def _with_attention(products: Sequence[Node], working: Sequence[Node], graph: Graph) -> list[_Group]:
     """Two products without weights and the Softmax between them as one."""
-    made: list[tuple[Node, ...]] = []
-    kinds: list[KernelFamily] = []
-    index = 0
-    while index < len(groups):
-        (node,) = groups[index]
+    made: list[_Group] = []
+    waiting = [*reversed(products)]
+    while waiting:
+        node = waiting.pop()
         if node.op == "Attention":
-            made.append((node,))
-            kinds.append("attention")
-        elif index + 1 < len(groups) and _is_attention(node, groups[index + 1][0], working, graph):
-            last = groups[index + 1][0]
-            made.append(tuple(one for one in working if node.index <= one.index <= last.index))
-            kinds.append("attention")
-            index += 1
+            made.append(((node,), "attention"))
+        elif waiting and _is_attention(node, waiting[-1], working, graph):
+            last = waiting.pop()
+            inside = tuple(one for one in working if node.index <= one.index <= last.index)
+            made.append((inside, "attention"))
         else:
-            made.append((node,))
-            kinds.append("product")
-        index += 1
-    return made, kinds
+            made.append(((node,), "product"))
+    return made
 
 
 def _is_attention(first: Node, second: Node, working: Sequence[Node], graph: Graph) -> bool:
@@ -192,20 +186,16 @@ def _is_attention(first: Node, second: Node, working: Sequence[Node], graph: Gra
     return not has_weights and "Softmax" in inside
 
 
-def _with_siblings(
-    groups: Sequence[tuple[Node, ...]], kinds: Sequence[KernelFamily], graph: Graph
-) -> tuple[list[tuple[Node, ...]], list[KernelFamily]]:
+def _with_siblings(groups: Sequence[_Group], graph: Graph) -> list[_Group]:
     """Products with weights that read one tensor and follow one another as one, as for Q, K and V."""
-    made: list[tuple[Node, ...]] = []
-    left: list[KernelFamily] = []
-    for group, kind in zip(groups, kinds, strict=True):
-        reads = _data_input(group, graph)
-        if made and reads is not None and _data_input(made[-1], graph) == reads:
-            made[-1] += group
-            continue
-        made.append(group)
-        left.append(kind)
-    return made, left
+    made: list[_Group] = []
+    for nodes, kind in groups:
+        reads = _data_input(nodes, graph)
+        if made and reads is not None and _data_input(made[-1][0], graph) == reads:
+            made[-1] = (made[-1][0] + nodes, kind)
+        else:
+            made.append((nodes, kind))
+    return made
 
 
 def _data_input(group: tuple[Node, ...], graph: Graph) -> str | None:

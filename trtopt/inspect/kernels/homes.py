@@ -110,16 +110,10 @@ def assign_by_ranges(
     if all(index < 0 for index, _ in agreed):
         return list(by_order), ["layers by order and time: TensorRT's NVTX ranges name none of them"]
     unmatched = sorted(set(range(len(names))) - {launch for pairs in matches for launch in pairs})
-    return _filled(agreed, by_order), _notes(launches, unmatched, any(is_same))
-
-
-def _notes(launches: Sequence[KernelLaunch], unmatched: Sequence[int], any_same: bool) -> list[str]:
-    if any_same:
-        return []
     note = "plain runs, in which NVTX ranges name the layers, launch other kernels: matched by order and name"
     if unmatched:
         note += f", but for {len(unmatched)} of {len(launches)}, such as {launches[unmatched[0]].name}"
-    return [note]
+    return _filled(agreed, by_order), [] if any(is_same) else [note]
 
 
 def _key(one: KernelActivity | KernelLaunch) -> tuple[str, str]:
@@ -181,7 +175,7 @@ def _by_time(
 
 def _filled(homes: Sequence[Home], by_order: Sequence[Home]) -> list[Home]:
     """Launches that no range names a layer for get that of both neighbours, or one by order between them."""
-    filled = list(homes)
+    filled: list[Home] = list(homes)
     for place, (index, _) in enumerate(homes):
         if index >= 0:
             continue
@@ -189,8 +183,7 @@ def _filled(homes: Sequence[Home], by_order: Sequence[Home]) -> list[Home]:
         after = next((home for home, _ in homes[place:] if home >= 0), None)
         low, high = (-1 if before is None else before), (float("inf") if after is None else after)
         if low == high:
-            likely: Confidence = "likely"
-            filled[place] = (low, likely)
-            continue
-        filled[place] = by_order[place] if low <= by_order[place][0] <= high else _NOWHERE
+            filled[place] = low, "likely"
+        else:
+            filled[place] = by_order[place] if low <= by_order[place][0] <= high else _NOWHERE
     return filled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from math import prod
 from statistics import median
@@ -70,35 +70,31 @@ def report_kernels(
         latency_ms=latency_ms,
         remainder_ms=remainder,
         unknown_ms=sum(row.own_ms for row in rows if row.confidence == "unknown"),
-        notes=(*found.notes, *open_ends, *_notes(found, span, gap, latency_ms), *_copy_notes(rows)),
+        notes=(*found.notes, *open_ends, *_notes(found, rows, span, gap, latency_ms)),
     )
 
 
-def _notes(found: KernelPass, span: float, gap: float, latency_ms: float | None) -> list[str]:
-    notes = []
+def _notes(
+    found: KernelPass, rows: Sequence[KernelRow], span: float, gap: float, latency_ms: float | None
+) -> Iterator[str]:
     if found.dropped:
-        notes.append(f"{found.dropped} records did not fit the tracer's buffers: kernels are missing")
+        yield f"{found.dropped} records did not fit the tracer's buffers: kernels are missing"
     if found.different_runs:
-        notes.append(f"{found.different_runs} of {found.runs} runs launched other kernels, and do not count")
+        yield f"{found.different_runs} of {found.runs} runs launched other kernels, and do not count"
     if span and gap > _LAUNCH_BOUND * span:
-        notes.append(f"launch-bound: {gap / span:.0%} of the time no kernel runs")
+        yield f"launch-bound: {gap / span:.0%} of the time no kernel runs"
     if latency_ms and abs(latency_ms - span) > _REMAINDER * latency_ms:
-        notes.append(
+        yield (
             f"kernels and gaps take {span:.3f} ms, the latency without the tracer is {latency_ms:.3f} ms: "
             f"they differ by {(latency_ms - span) / latency_ms:+.0%}"
         )
-    return notes
-
-
-def _copy_notes(rows: Sequence[KernelRow]) -> list[str]:
     copied = sum(row.own_ms for row in rows if row.family == "weight copy")
     share = copied / sum(row.own_ms for row in rows) if copied else 0.0
-    if share < _WORTH_A_NOTE:
-        return []
-    return [
-        f"{share:.0%} of the time copies the weights of merged products together in every inference: "
-        "`trtopt build --add-rule merge-matmuls` merges them once, which may be faster"
-    ]
+    if share >= _WORTH_A_NOTE:
+        yield (
+            f"{share:.0%} of the time copies the weights of merged products together in every inference: "
+            "`trtopt build --add-rule merge-matmuls` merges them once, which may be faster"
+        )
 
 
 def _per_run(launches: Sequence[KernelLaunch]) -> tuple[list[float], list[float]]:
@@ -174,18 +170,15 @@ def _served(
         return [Served(working, "certain")] * len(members)
 
     def is_possible(index: int, landmark: tuple[Node, ...]) -> bool:
-        return ms[members[index]] * _TOLERANCE >= _floor_ms(landmark, traits[members[index]], graph, peaks)
+        work = LayerCost(flops=_flops(landmark, graph), bytes_moved=0)
+        least_ms = floor_of(work, traits[members[index]].dtype, peaks).floor_ms
+        return least_ms is None or ms[members[index]] * _TOLERANCE >= least_ms
 
     return attribute([traits[one] for one in members], nodes, graph, is_possible, threads)
 
 
 def _flops(nodes: Iterable[Node], graph: Graph) -> int:
     return sum(node_flops(graph, node) or 0 for node in nodes)
-
-
-def _floor_ms(nodes: Sequence[Node], traits: KernelTraits, graph: Graph, peaks: DevicePeaks | None) -> float:
-    """What the products take at least; 0 where the device's peaks are unknown."""
-    return floor_of(LayerCost(flops=_flops(nodes, graph), bytes_moved=0), traits.dtype, peaks).floor_ms or 0.0
 
 
 def _with_rate(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from trtopt.executors.api import run_job
 from trtopt.files.atomic import write_atomically
 from trtopt.files.outputs import json_kind, write_output
 from trtopt.measure.load.arrivals import parse_goal
+from trtopt.onnxio.disk_space import Note, silent
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, Served, ServingCost, Verification, to_json
 from trtopt.requests.serve import PlanRequest
 from trtopt.serving.planning.search import RUNS, Bounds, Demand, Outcome, Search, nothing_keeps
@@ -32,10 +33,9 @@ from trtopt.workflows.plan.sources import (
 from trtopt.workflows.provenance import command_line, now
 
 PLAN = json_kind("trtopt.plan")
-Note = Callable[[str], None]
 
 
-def plan(request: PlanRequest, note: Note = lambda text: None) -> BatchPlan:
+def plan(request: PlanRequest, note: Note = silent) -> BatchPlan:
     """Choose engines, workers, largest batch and delay, and write the plan to a file; see `trtopt.plan`."""
     output = Path(request.output)
     bounds = bounds_of(request)
@@ -79,7 +79,7 @@ def plan(request: PlanRequest, note: Note = lambda text: None) -> BatchPlan:
         memory_bytes=setup.memory_bytes(),
         serving_cost=setup.cost,
         prediction=chosen.prediction,
-        notes=(*notes, *_notes_on(measured), *_notes_on_triton(request, setup)),
+        notes=(*notes, *_notes(measured, request, setup)),
     )
     write_output(output, to_json(made), PLAN)
     if request.verify:
@@ -90,11 +90,7 @@ def plan(request: PlanRequest, note: Note = lambda text: None) -> BatchPlan:
 
 
 def _choose(search: Search, demand: Demand, bounds: Bounds, wants_rate: bool) -> tuple[Outcome, Demand]:
-    """The setup that keeps the bounds under the demand, or at the highest rate at which one does.
-
-    Raises:
-        PlanError: there is none.
-    """
+    """The setup that keeps the bounds under the demand, or at the highest rate at which one does."""
     if not wants_rate:
         found = search.best(demand, bounds)
     elif (highest := search.highest_rate(demand, bounds)) is not None:
@@ -106,25 +102,20 @@ def _choose(search: Search, demand: Demand, bounds: Bounds, wants_rate: bool) ->
     return found.chosen, demand
 
 
-def _notes_on(measured: Measured) -> list[str]:
-    """What was not measured and would let more be planned."""
-    if any(max(engine.levels) > 1 for engine in measured.engines):
-        return []
-    return [
-        "one worker: nothing was measured with several streams; `trtopt sweep --streams 1,2` measures what a "
-        "second one brings, which copies while the first computes"
-    ]
-
-
-def _notes_on_triton(request: PlanRequest, setup: Setup) -> list[str]:
+def _notes(measured: Measured, request: PlanRequest, setup: Setup) -> Iterator[str]:
+    """What would let more be planned, and what Triton will serve instead."""
+    if all(max(engine.levels) == 1 for engine in measured.engines):
+        yield (
+            "one worker: nothing was measured with several streams; `trtopt sweep --streams 1,2` measures "
+            "what a second one brings, which copies while the first computes"
+        )
     engines = setup.fleet.engines
     is_served = len(engines) == 1 and (engines[0].is_dynamic or engines[0].largest == 1)
-    if not request.for_triton or is_served:
-        return []
-    return [
-        "`trtopt deploy triton` builds one engine for all batch sizes, with an optimisation profile for each "
-        "of these engines; the prediction is of these"
-    ]
+    if request.for_triton and not is_served:
+        yield (
+            "`trtopt deploy triton` builds one engine for all batch sizes, with an optimisation profile for "
+            "each of these engines; the prediction is of these"
+        )
 
 
 def _plan_engine(engine: MeasuredEngine, output: Path, measured: Measured) -> PlannedEngine:
@@ -173,13 +164,13 @@ def serving_costs(measured: Measured, limit_s: float | None, trust: Sequence[str
             "the serving overhead of one does not apply to the other",
             "sweep here again, into another folder; or plan where it was measured",
         )
-    return {workers: _cost(result.full_ms[workers], found) for workers, found in batches.items()}
-
-
-def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, float]) -> ServingCost:
-    """What batches of these sizes take beyond what engines were measured to take."""
-    added = [float(np.median(serving_ms[batch])) - ms for batch, ms in engine_ms.items()]
-    return _line(list(engine_ms), added)
+    return {
+        workers: _line(
+            list(found),
+            [float(np.median(result.full_ms[workers][batch])) - ms for batch, ms in found.items()],
+        )
+        for workers, found in batches.items()
+    }
 
 
 def _comparable(curves: Sequence[Curve], workers: int) -> dict[int, float]:

@@ -123,6 +123,12 @@ class _Point:
     axis: str | None = None
     length: int = 0
 
+    @property
+    def origin(self) -> tuple[object, ...]:
+        """What all points of a plan share."""
+        here = self.environment
+        return self.model_sha256, here.device.name, here.cpu, here.backend
+
 
 def read_measured(sources: Sequence[Path]) -> Measured:
     """Read sweeps, and build folders with a result of `trtopt bench` as `bench.json`."""
@@ -134,11 +140,7 @@ def read_measured(sources: Sequence[Path]) -> Measured:
         )
     first = points[0]
     for point in points:
-        here, there = point.environment, first.environment
-        if (point.model_sha256, here.device.name, here.cpu, here.backend) != (
-            *(first.model_sha256, there.device.name, there.cpu),
-            there.backend,
-        ):
+        if point.origin != first.origin:
             raise UsageError(
                 f"{point.folder} and {first.folder} differ in model, machine or backend",
                 "plan with what was measured of one model on one machine",
@@ -276,10 +278,6 @@ def _memory(point: BenchPoint) -> EngineMemory | None:
     return EngineMemory(memory.peak_bytes + memory.buffers_bytes, context + memory.buffers_bytes)
 
 
-def _is_unsure(latencies: Sequence[float]) -> bool:
-    return not latencies or percentile_interval(latencies, 99.0).relative_half_width == math.inf
-
-
 def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
     worst = [
         (point, doubts[0])
@@ -292,7 +290,12 @@ def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
         if doubted:
             named, why = doubted[0]
             notes.append(f"{len(doubted)} measurements are {word} ({named.artifact.path}: {why})")
-    unsure = [one for one in points if _is_unsure(one.point.latency.samples.latency_ms)]
+    latencies = [(one, one.point.latency.samples.latency_ms) for one in points]
+    unsure = [
+        one
+        for one, ms in latencies
+        if not ms or percentile_interval(ms, 99.0).relative_half_width == math.inf
+    ]
     if unsure:
         named = max(unsure, key=lambda one: one.point.latency.samples.wall_ms)
         notes.append(

@@ -267,7 +267,16 @@ def evaluator_for(checker: Checker, request: BisectRequest) -> Evaluator:
             choice = BackendChoice(ONNXRUNTIME, error.problem)
         else:
             own = target_of(builder.backend).name
-            _check_terms(builder, own, request)
+            if request.target not in (None, own):
+                raise UsageError(
+                    f"--target {request.target}: the engines are built by {builder.backend}, "
+                    f"whose target is {own}",
+                    "omit --target, or evaluate without engines: --backend onnxruntime",
+                )
+            if make_recipe(request.profile, {}).precision is not None:
+                raise UsageError(
+                    f"--recipe {request.profile} names a precision", "take it out: --precision says which"
+                )
             judge = partial(judge_engines, checker, builder, request)
             return Evaluator(str(builder.backend), own, choice.reason, judge)
     if request.batch is not None or request.profile is not None or request.timeout is not None:
@@ -282,18 +291,6 @@ def evaluator_for(checker: Checker, request: BisectRequest) -> Evaluator:
         choice.reason,
         lambda model, _: (checker.model_file("emulated", model, open_data(data)),),
     )
-
-
-def _check_terms(builder: EngineBuilder, own: str, request: BisectRequest) -> None:
-    if request.target not in (None, own):
-        raise UsageError(
-            f"--target {request.target}: the engines are built by {builder.backend}, whose target is {own}",
-            "omit --target, or evaluate without engines: --backend onnxruntime",
-        )
-    if make_recipe(request.profile, {}).precision is not None:
-        raise UsageError(
-            f"--recipe {request.profile} names a precision", "take it out: --precision says which"
-        )
 
 
 def judge_engines(

@@ -103,7 +103,17 @@ def cast(
         costs = _costs(wide.proto, cast_options, made.decision)
         if data is not None and costs and accuracy_alarms(made.differences) and made.used > ALLOWED:
             note(f"the outputs are too inaccurate: searching what to keep in FP32, in at most {_RUNS} runs")
-            found = _search(costs, cast_options, made, try_options, spool)
+            lowest = made
+
+            def error(kept: Names) -> float:
+                """Nodes alone between kept ones are cast too, so that what they add is known."""
+                if not kept:
+                    return lowest.used
+                with TemporaryDirectory(dir=spool) as folder:  # its weights live as long as it does
+                    only = frozenset(lowest.decision.places) - kept
+                    return try_options(replace(cast_options, only=only), Path(folder)).used
+
+            found = search(costs, error, _RUNS)
             notes.append(_search_note(found, made.differences))
             if found.best is not None:
                 made = try_options(replace(cast_options, accurate=found.best.kept), spool)
@@ -164,28 +174,6 @@ def _costs(proto: onnx.ModelProto, cast_options: CastOptions, decision: CastDeci
         for node in part.node
         if node.name in decision.places and not cast_options.includes(node)
     }
-
-
-def _search(
-    costs: Mapping[str, float],
-    cast_options: CastOptions,
-    lowest: _Cast,
-    cast: Callable[[CastOptions, Path], _Cast],
-    spool: Path,
-) -> Found:
-    """The fewest nodes to keep in FP32 for the outputs to raise no alarm; `lowest` is without any.
-
-    Nodes alone between kept ones are cast during the search, so that what they add is known.
-    """
-    low = frozenset(lowest.decision.places)
-
-    def error(kept: Names) -> float:
-        if not kept:
-            return lowest.used
-        with TemporaryDirectory(dir=spool) as folder:  # its weights live as long as it does
-            return cast(replace(cast_options, only=low - kept), Path(folder)).used
-
-    return search(costs, error, _RUNS)
 
 
 def _search_note(found: Found, before: Sequence[OutputDifference]) -> str:

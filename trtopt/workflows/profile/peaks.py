@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def known_peaks(device: DeviceInfo) -> DevicePeaks | None:
 def probe_peaks(
     device: DeviceInfo,
     backend: Backend,
-    tactic_sources: Sequence[str] | None = None,
+    tactic_sources: tuple[str, ...] | None = None,
     timeout: float | None = None,
     listener: Listener = SILENT,
 ) -> tuple[DevicePeaks, tuple[str, ...]]:
@@ -106,7 +105,7 @@ def _matrix(
     dtype: str,
     size: int,
     backend: Backend,
-    tactic_sources: Sequence[str] | None,
+    tactic_sources: tuple[str, ...] | None,
     limit_s: float | None,
     listener: Listener,
 ) -> Peak | str:
@@ -114,10 +113,9 @@ def _matrix(
     with scratch_folder() as scratch:
         file, folder = scratch / f"{dtype}.onnx", scratch / "built"
         onnx.save(model, str(file))
-        sources = tuple(tactic_sources) if tactic_sources is not None else None
         # Of one product, which takes long: more timings of a tactic would tell nothing.
         once = 1 if backend.name == TENSORRT else None
-        recipe = Recipe(backend=backend.name, rewrite="none", tactic_sources=sources, avg_timing=once)
+        recipe = Recipe(backend=backend.name, rewrite="none", tactic_sources=tactic_sources, avg_timing=once)
         build(file, folder, recipe, listener=listener)
         request = BenchRequest(folder, layers=True, duration=_BENCH_S, timeout=limit_s)
         (point,) = bench(request, listener).points

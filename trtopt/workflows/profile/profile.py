@@ -30,7 +30,7 @@ from trtopt.records import (
     read_versioned,
 )
 from trtopt.records.profile import check_profile
-from trtopt.requests.measure import BenchRequest, ProfileRequest
+from trtopt.requests.measure import ProfileRequest
 from trtopt.requests.shared import BackendName
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.bench.bench import bench
@@ -61,8 +61,11 @@ def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileRepo
     with _subject(request, notes, listener) as (subject, model, manifest):
         named = () if manifest is None or subject.is_dir() else manifest.engines
         engine = next((one for one in named if one.path == subject.name), None)
-        report = given or bench(_on_own_backend(subject, request, manifest), listener)
-        if given is not None:
+        if given is None:  # on what engines were built with: another backend has layers of its own
+            own = None if manifest is None else manifest.engines[0].plan.backend.name
+            backend = request.backend or cast(BackendName | None, own)
+            report = bench(replace(request.measurement, path=subject, backend=backend), listener)
+        else:
             _check_belongs(given, manifest, model, Path(str(request.result)))
             report = _choose_points(given, engine, batch_sizes(request.batch), Path(str(request.result)))
         peaks = _peaks_for(report, manifest, request, notes, listener)
@@ -100,14 +103,6 @@ def _subject(
         ) as found:
             manifest = read_manifest(found.folder)
             yield found.folder, Path(verified_graphs(found.folder, manifest)[0].path), manifest
-
-
-def _on_own_backend(subject: Path, request: ProfileRequest, manifest: Manifest | None) -> BenchRequest:
-    """The measurement, of engines on what they were built with: another backend has layers of its own."""
-    own = None if manifest is None else manifest.engines[0].plan.backend.name
-    return replace(
-        request.measurement, path=subject, backend=request.backend or cast(BackendName | None, own)
-    )
 
 
 def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, result: Path) -> None:
