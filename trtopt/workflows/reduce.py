@@ -484,8 +484,7 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
         _check_bounds(request, "a command judges")
         return partial(_run_command, text, request.timeout), None
     kind, _, value = text.partition(":")
-    limit_ms = _number(value) if kind == "slower" else 0.0
-    if not re.fullmatch("fails|wrong|unfused(:.+)?|slower:.+", text) or limit_ms is None:
+    if not re.fullmatch(r"fails|wrong|unfused(:.+)?|slower:(?=.*[1-9])\d*\.?\d+", text):
         raise UsageError(
             f"--while {text!r}: no such condition",
             f"choose among {', '.join(CONDITIONS)}, or give a command that reads the file {{model}}: "
@@ -521,8 +520,8 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
         ).engines[0]
         if kind == "slower":
             latency = found.latency_ms or found.sum_ms
-            detail = f"{latency:.3f} ms"
-            return (Symptom(kind="slow", signature="", detail=detail),) if latency > limit_ms else ()
+            symptom = Symptom(kind="slow", signature="", detail=f"{latency:.3f} ms")
+            return (symptom,) if latency > float(value) else ()
         return tuple(_unfused(one) for one in found.unfused if value in ("", one.fusion))
 
     return judge, str(builder.backend)
@@ -545,12 +544,6 @@ def _check_fusion(condition: str, model: ModelFile) -> None:
             f"--while {condition}: the model has no place for such a fusion",
             f"it has places for {', '.join(sorted(known)) or 'none that is known: give another --while'}",
         )
-
-
-def _number(text: str) -> float | None:
-    with suppress(ValueError):
-        return number if (number := float(text)) > 0 else None
-    return None
 
 
 def _wrong(violation: Violation) -> Symptom:

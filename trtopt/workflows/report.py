@@ -72,7 +72,8 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
     for name in _parts_of(manifest):
         left_out.pop(name, None)
     owner, model = MANIFEST, None if manifest is None else manifest.onnx.sha256
-    for name, report in {**results, **profiles}.items():
+    reports: dict[str, BenchReport | ProfileReport] = {**results, **profiles}
+    for name, report in reports.items():
         if model is None:
             owner, model = name, report.model_sha256
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from trtopt.errors import TrtoptError
 from trtopt.executors.api import run_job
@@ -132,33 +132,27 @@ def product(dtype: str, size: int) -> onnx.ModelProto:
 
     `w` is a seeded constant: zeros would take less power than real weights, and clock higher.
     """
-    element = helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype))
     is_quantized = numpy_dtype(dtype).itemsize == 1
-    io = TensorProto.FLOAT if is_quantized else element
     values = np.random.default_rng(0).standard_normal((size, size), np.float32)
     if dtype == "int8":
         values = np.clip(np.rint(values / _SCALE), -127, 127)
-    nodes, operands = list[onnx.NodeProto](), ["x", "w"]
     weights = [numpy_helper.from_array(values.astype(numpy_dtype(dtype)), "w")]
+    steps = "y = MatMul (x, w)"
     if is_quantized:
         weights.append(numpy_helper.from_array(np.array(_SCALE, np.float32), "scale"))
         weights.append(numpy_helper.from_array(np.zeros((), numpy_dtype(dtype)), "zero"))
-        scaled, operands = ["scale", "zero"], ["x_read", "w_read"]
-        nodes = [
-            helper.make_node("QuantizeLinear", ["x", *scaled], ["x_stored"], name="quantise"),
-            helper.make_node("DequantizeLinear", ["x_stored", *scaled], ["x_read"], name="read_x"),
-            helper.make_node("DequantizeLinear", ["w", *scaled], ["w_read"], name="read_w"),
-        ]
-    nodes.append(helper.make_node("MatMul", operands, ["y"], name="product"))
-    graph = helper.make_graph(
-        nodes,
-        "product",
-        [helper.make_tensor_value_info("x", io, [size, size])],
-        [helper.make_tensor_value_info("y", io, [size, size])],
-        weights,
-    )
+        steps = """
+            x_stored = QuantizeLinear (x, scale, zero)
+            x_read = DequantizeLinear (x_stored, scale, zero)
+            w_read = DequantizeLinear (w, scale, zero)
+            y = MatMul (x_read, w_read)
+        """
+    tensor = f"{'float' if is_quantized or dtype == 'float32' else dtype}[{size}, {size}]"
     opset, ir = (19, 9) if dtype.startswith("float8") else (17, 8)  # the first that have those types
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
+    head = f'<ir_version: {ir}, opset_import: ["": {opset}]>'
+    made = onnx.parser.parse_model(f"{head} product ({tensor} x) => ({tensor} y) {{ {steps} }}")
+    made.graph.node[-1].name = "product"
+    made.graph.initializer.extend(weights)
     return onnx.shape_inference.infer_shapes(made)
 
 
