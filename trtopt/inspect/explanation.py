@@ -214,29 +214,26 @@ def _causes(a: _Side, b: _Side, groups: Sequence[_Group]) -> tuple[Cause, ...]:
     for group in groups:
         for side, part, reason in _by_reason(group, (a, b)):
             by_reason[reason][side].append(part)
-    found = [
-        Cause(
-            cause=reason.text,
-            a_ms=_ms(ours),
-            b_ms=_ms(theirs),
-            a_parts=len(ours),
-            b_parts=len(theirs),
-            nodes=_most_changed(ours, theirs),
-            remedy=reason.remedy if _ms(theirs) > _ms(ours) else "",
-            options=_options(reason, theirs) if _ms(theirs) > _ms(ours) else {},
+    found = []
+    for reason, (ours, theirs) in by_reason.items():
+        options: dict[str, tuple[str, ...]] = {name: (value,) for name, value in reason.options}
+        if reason.excludes:
+            options["exclude"] = tuple(dict.fromkeys(name for part in theirs for name in part.nodes))
+        is_cost = _ms(theirs) > _ms(ours)
+        found.append(
+            Cause(
+                cause=reason.text,
+                a_ms=_ms(ours),
+                b_ms=_ms(theirs),
+                a_parts=len(ours),
+                b_parts=len(theirs),
+                nodes=_most_changed(ours, theirs),
+                remedy=reason.remedy if is_cost else "",
+                options=options if is_cost else {},
+            )
         )
-        for reason, (ours, theirs) in by_reason.items()
-    ]
     found.append(Cause(cause=_REST, a_ms=a.rest_ms, b_ms=b.rest_ms))
     return tuple(sorted(found, key=lambda one: -abs(one.cost_ms)))
-
-
-def _options(reason: _Reason, theirs: Sequence[Part]) -> dict[str, tuple[str, ...]]:
-    """The remedy as fields of a recipe."""
-    options: dict[str, tuple[str, ...]] = {name: (value,) for name, value in reason.options}
-    if reason.excludes:
-        options["exclude"] = tuple(dict.fromkeys(name for part in theirs for name in part.nodes))
-    return options
 
 
 def _by_reason(group: _Group, sides: tuple[_Side, _Side]) -> Iterator[tuple[int, Part, _Reason]]:

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
@@ -65,26 +65,23 @@ def unfused(layers: Sequence[ProfiledLayer], graph: Graph) -> tuple[Unfused, ...
     for layer in layers:
         if not layer.is_reformat:
             home.update(dict.fromkeys(layer.onnx_nodes, layer))
-    found = [fusion for one in candidates(graph) if (fusion := _evaluated(one, home)) is not None]
+    found = []
+    for candidate in candidates(graph):
+        homes = [home[node.name] for node in candidate.nodes if node.name in home]
+        if len({layer.name for layer in homes}) < 2 or _went_elsewhere(candidate, homes[-1]):
+            continue
+        reason, detail = candidate.reason, candidate.detail
+        if not reason:
+            hidden = next((layer for layer in homes if layer.is_opaque), None)
+            reason = "opaque" if hidden else "builder's choice"
+            detail = f"inside {hidden.name}" if hidden else "nothing in the graph forbids it"
+        nodes = tuple(node.name for node in candidate.nodes)
+        found.append(
+            Unfused(
+                fusion=candidate.fusion, nodes=nodes, reason=reason, detail=detail, ms=homes[-1].ms or 0.0
+            )
+        )
     return tuple(sorted(found, key=lambda one: (-one.ms, one.nodes)))
-
-
-def _evaluated(candidate: Candidate, home: Mapping[str, ProfiledLayer]) -> Unfused | None:
-    homes = [home[node.name] for node in candidate.nodes if node.name in home]
-    if len({layer.name for layer in homes}) < 2 or _went_elsewhere(candidate, homes[-1]):
-        return None
-    reason, detail = candidate.reason, candidate.detail
-    if not reason:
-        hidden = next((layer for layer in homes if layer.is_opaque), None)
-        reason = "opaque" if hidden else "builder's choice"
-        detail = f"inside {hidden.name}" if hidden else "nothing in the graph forbids it"
-    return Unfused(
-        fusion=candidate.fusion,
-        nodes=tuple(node.name for node in candidate.nodes),
-        reason=reason,
-        detail=detail,
-        ms=homes[-1].ms or 0.0,
-    )
 
 
 def _went_elsewhere(candidate: Candidate, home: ProfiledLayer) -> bool:

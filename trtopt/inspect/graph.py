@@ -6,6 +6,7 @@ Only the main graph: nodes inside loops and branches are part of the node that h
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -121,7 +122,14 @@ class Graph:
 
 def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
     """The main graph with its inputs at `shapes`, and what ONNX's inference finds from there."""
-    graph = _inferred(model, shapes).graph
+    import onnx
+
+    from trtopt.onnxio.shape_inference import skeleton_at
+
+    fixed = skeleton_at(model, shapes)
+    with suppress(onnx.shape_inference.InferenceError):
+        fixed = infer_concrete(fixed)
+    graph = fixed.graph
     weights = model.graph.initializer  # those of the inferred graph lack what is kept outside
     computed = {item.name: tuple(item.dims) for item in graph.initializer}
     known: dict[str, Shape] = {item.name: tuple(item.dims) for item in weights}
@@ -139,18 +147,6 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
         shapes=computed | known,
         dtypes=dtypes,
     )
-
-
-def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.ModelProto:
-    import onnx
-
-    from trtopt.onnxio.shape_inference import skeleton_at
-
-    fixed = skeleton_at(model, shapes)
-    try:
-        return infer_concrete(fixed)
-    except onnx.shape_inference.InferenceError:
-        return fixed
 
 
 def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Node]:
@@ -215,7 +211,9 @@ def _computed(model: onnx.ModelProto) -> Iterator[tuple[str, NDArray[Any]]]:
         and np.prod(item.dims) <= _LARGEST
         and helper.tensor_dtype_to_np_dtype(item.data_type).kind in "iub"
     }
-    shapes = _shapes(model)
+    values = ((one.name, _shape_of(one)) for one in (*model.graph.input, *model.graph.value_info))
+    shapes = {name: shape for name, shape in values if shape is not None}
+    shapes |= {item.name: tuple(item.dims) for item in model.graph.initializer}
     outputs = {value.name for value in model.graph.output}
     for node in model.graph.node:
         if node.domain not in OWN_DOMAINS or outputs & set(node.output):
@@ -226,12 +224,6 @@ def _computed(model: onnx.ModelProto) -> Iterator[tuple[str, NDArray[Any]]]:
         for name, array in zip(node.output, arrays, strict=True):
             known[name] = array
             yield name, array
-
-
-def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    values = ((one.name, _shape_of(one)) for one in (*model.graph.input, *model.graph.value_info))
-    known = {name: shape for name, shape in values if shape is not None}
-    return known | {item.name: tuple(item.dims) for item in model.graph.initializer}
 
 
 def _shape_of(value: onnx.ValueInfoProto) -> Shape | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -62,6 +63,7 @@ def _profiled(
     layer: EngineLayer, time: LayerTime | None, mapped: Mapped, owned: Sequence[Node], graph: Graph
 ) -> ProfiledLayer:
     """One layer; `owned` are the nodes whose weights it holds."""
+    weights = {name for node in owned if (name := graph.weight_of(node))}  # nodes may share one
     median = low = high = None
     if time is not None and time.ms:
         low, median, high = (float(value) for value in np.percentile(time.ms, (10, 50, 90)))
@@ -78,7 +80,7 @@ def _profiled(
         tactic=layer.tactic,
         inputs=layer.inputs,
         outputs=layer.outputs,
-        weights_count=layer.weights_count or _weights_in(owned, graph),
+        weights_count=layer.weights_count or sum(prod(graph.shapes.get(name, (0,))) for name in weights),
         onnx_nodes=tuple(node.name for node in mapped.nodes),
         onnx_ops=tuple(node.op for node in mapped.nodes),
         mapped_by=mapped.by,
@@ -135,12 +137,6 @@ def _weights_of_layers(
     for _, layer, node in best.values():
         owned.setdefault(layer.name, []).append(node)
     return owned
-
-
-def _weights_in(nodes: Sequence[Node], graph: Graph) -> int:
-    """Elements of the weights that nodes hold; those that two share count once."""
-    names = {name for node in nodes if (name := graph.weight_of(node))}
-    return sum(int(np.prod(graph.shapes.get(name, (0,)), dtype=np.int64)) for name in names)
 
 
 def _coverage(

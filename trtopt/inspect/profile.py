@@ -212,19 +212,14 @@ def timeline(memory: MemoryPass) -> MemoryTimeline:
 
 
 def _by_label(live: Sequence[AllocationEvent], memory: MemoryPass) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for event in live:
-        label = _label(event, memory.engine_device_bytes)
-        sums[label] = sums.get(label, 0) + event.size_bytes
-    return sums
-
-
-def _label(event: AllocationEvent, activations: int | None) -> str:
-    """What an allocation is for, by its phase and size.
+    """What allocations are for, by their phase and size.
 
     While running: `activations` are of exactly the size that the engine states for a context; anything else
     is `scratch`, because TensorRT does not separate plugins' memory from its own.
     """
-    if event.phase == "load":
-        return "weights"
-    return "activations" if activations and event.size_bytes == activations else "scratch"
+    sums: dict[str, int] = {}
+    for event in live:
+        is_context = event.size_bytes and event.size_bytes == memory.engine_device_bytes
+        label = "weights" if event.phase == "load" else "activations" if is_context else "scratch"
+        sums[label] = sums.get(label, 0) + event.size_bytes
+    return sums

@@ -115,7 +115,7 @@ def _identify(
     kind = _kind_of(path)
     if kind is not None:
         read = _READERS.get(kind)
-        return _about(path, _text_of(kind)), None if read is None else read(path)
+        return _about(path, _text_of_kind(kind)), None if read is None else read(path)
     return _inspect_model(path, request, enter), None
 
 
@@ -325,7 +325,7 @@ def _members_of(folder: Path, manifest: Manifest | None = None) -> Iterator[Memb
     roles = {} if manifest is None else dict(_roles_in(manifest))
     for path in sorted(folder.iterdir()):
         with suppress(OSError):  # such as a pipe, or what may not be read
-            what = roles.get(path.name) or (_folder_text(path) if path.is_dir() else _file_text(path))
+            what = roles.get(path.name) or _text_of(path)
             if what is not None:
                 yield Member(name=path.name, what=what, size_bytes=_size(path))
 
@@ -341,18 +341,14 @@ def _roles_in(manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield engine.layers, "its layers, as the builder describes them"
 
 
-def _folder_text(path: Path) -> str | None:
-    if is_build_folder(path):
-        return "a build folder"
-    return "a sweep folder" if is_sweep(path) else None
-
-
-def _file_text(path: Path) -> str | None:
+def _text_of(path: Path) -> str | None:
+    if path.is_dir():
+        return "a build folder" if is_build_folder(path) else "a sweep folder" if is_sweep(path) else None
     head = head_of(path)
     if head[:4] in _ENGINES:
         return _engine_text(head)
     if (kind := _kind_of(path)) is not None:
-        return _text_of(kind)
+        return _text_of_kind(kind)
     other = format_by_content(path)
     return _BY_SUFFIX.get(path.suffix) or (other.what if other is not None else None)
 
@@ -366,6 +362,6 @@ def _kind_of(path: Path) -> str | None:
     return None
 
 
-def _text_of(kind: str) -> str:
+def _text_of_kind(kind: str) -> str:
     name = kind.removeprefix("trtopt.")
     return _KINDS.get(name, f"a result of `trtopt {name}`")

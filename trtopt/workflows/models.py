@@ -10,7 +10,7 @@ from trtopt.builder.shapes import fixed_lengths
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import UsageError
 from trtopt.export import export as exporting
-from trtopt.export.source_module import Subject, from_callable, from_spec, load_checkpoint, need
+from trtopt.export.source_module import from_callable, from_spec, load_checkpoint, need
 from trtopt.export.spec import find
 from trtopt.inspect.model_difference import model_difference
 from trtopt.onnxio import extraction
@@ -27,8 +27,11 @@ from trtopt.rewrite.rewrite_trace import RewriteTrace
 def export(request: ExportRequest) -> exporting.Exported:
     """Export a model and compare the file with PyTorch; see `trtopt.export`."""
     need("torch", "onnxscript")
-    checkpoint = request.checkpoint
-    subject = _subject(request.model, request.variant, use_own_weights=checkpoint is None)
+    model, checkpoint = request.model, request.checkpoint
+    if ":" in model and not model.endswith(".toml"):
+        subject = from_callable(model)
+    else:
+        subject = from_spec(find(model), request.variant, use_own_weights=checkpoint is None)
     if checkpoint is not None:
         load_checkpoint(subject.module, Path(checkpoint), strict=request.strict, unused=subject.unused)
     return exporting.export(
@@ -40,12 +43,6 @@ def export(request: ExportRequest) -> exporting.Exported:
         external_data=request.external_data,
         allow_traced_branches=request.allow_traced_branches,
     )
-
-
-def _subject(model: str, variant: str, *, use_own_weights: bool) -> Subject:
-    if ":" in model and not model.endswith(".toml"):
-        return from_callable(model)
-    return from_spec(find(model), variant, use_own_weights=use_own_weights)
 
 
 def rewrite(

@@ -41,7 +41,10 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
     one of another build than the manifest's, which with `leave_out_others` is left out too.
     """
     if not folder.is_dir():
-        raise _no_folder(folder)
+        problem, remedy = "no such folder", "give one that `trtopt build` or `trtopt profile` made"
+        if folder.exists():
+            problem, remedy = "is a file", f"give the folder that it lies in: {folder.parent}"
+        raise WrongPathError(f"{folder}: {problem}", remedy)
     manifest: Manifest | None = None
     results: dict[str, BenchReport] = {}
     profiles: dict[str, ProfileReport] = {}
@@ -69,8 +72,10 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
             if check.against_sha256 != manifest.source_sha256:
                 left_out[name] = "a check against another model"
                 del checks[name]
-    for name in _parts_of(manifest):
-        left_out.pop(name, None)
+    if manifest is not None:  # files beside it, which profiles are made of
+        traces = [manifest.rewrite.trace] if manifest.rewrite is not None else []
+        for name in filter(None, (*(engine.layers for engine in manifest.engines), *traces)):
+            left_out.pop(name, None)
     owner, model = MANIFEST, None if manifest is None else manifest.onnx.sha256
     reports: dict[str, BenchReport | ProfileReport] = {**results, **profiles}
     for name, report in reports.items():
@@ -114,30 +119,11 @@ def differences_of(a: Collected, b: Collected) -> tuple[EngineDifference, ...]:
     return differences(first, second)
 
 
-def _parts_of(manifest: Manifest | None) -> Iterator[str]:
-    """Files of a build beside its manifest, which profiles are made of."""
-    if manifest is None:
-        return
-    for engine in manifest.engines:
-        if engine.layers is not None:
-            yield engine.layers
-    if manifest.rewrite is not None:
-        yield manifest.rewrite.trace
-
-
 def read_check(file: Path) -> CheckReport:
     """A result file of `trtopt check`."""
     remedy = "make it again with `trtopt check --json FILE`, or move it elsewhere"
     with reading_as("a check", file, remedy):
         return read_versioned(read_bounded(file), CheckReport)
-
-
-def _no_folder(folder: Path) -> ArtifactError:
-    if folder.exists():
-        return WrongPathError(f"{folder}: is a file", f"give the folder that it lies in: {folder.parent}")
-    return WrongPathError(
-        f"{folder}: no such folder", "give one that `trtopt build` or `trtopt profile` made"
-    )
 
 
 def _nothing(folder: Path, left_out: dict[str, str]) -> ArtifactError:

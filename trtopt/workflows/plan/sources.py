@@ -232,7 +232,13 @@ def _engine(points: Sequence[_Point], families: Mapping[str, str]) -> MeasuredEn
     family = families.get(artifact.plan.onnx_sha256) or points[0].folder.name
     lengths = sorted({point.length for point in points})
     at_length = f" length {lengths[0]}" if lengths != [0] and len(lengths) == 1 else ""
-    memory = [found for point in points if (found := _memory(point.point)) is not None]
+    memory = [
+        EngineMemory(
+            one.peak_bytes + one.buffers_bytes, max(one.context_bytes, default=0) + one.buffers_bytes
+        )
+        for point in points
+        if (one := point.point.memory) is not None
+    ]
     return MeasuredEngine(
         name=f"{family} {artifact.plan.label}{at_length}",
         sha256=artifact.sha256,
@@ -268,14 +274,6 @@ def _levels(points: Sequence[BenchPoint]) -> dict[int, dict[int, list[float]]]:
         slower = max(1.0, streams * rates[0] / rates[1])
         levels.setdefault(streams, {})[point.batch] = [ms * slower for ms in levels[1][point.batch]]
     return levels
-
-
-def _memory(point: BenchPoint) -> EngineMemory | None:
-    memory = point.memory
-    if memory is None:
-        return None
-    context = max(memory.context_bytes, default=0)
-    return EngineMemory(memory.peak_bytes + memory.buffers_bytes, context + memory.buffers_bytes)
 
 
 def _notes(points: Sequence[_Point]) -> tuple[str, ...]:

@@ -78,7 +78,10 @@ def cast(
                 f"opset {opset_of(model.proto)}: its Cast is written in another way",
                 "export the model again with opset 13 or newer",
             )
-        wide = _wide(with_weights_dequantized(model) if request.dequantize else model)
+        wide = with_weights_dequantized(model) if request.dequantize else model
+        if is_low(wide.proto):
+            wide = widened(wide)
+            name_apart(wide.proto.graph)
         if request.opset is not None and request.opset > opset_of(wide.proto):
             wide = replace(wide, proto=deepcopy(wide.proto))  # the original is what the result is held to
             raise_opset(wide.proto, request.opset)
@@ -100,7 +103,12 @@ def cast(
         made = try_options(cast_options, spool)
         check_worthwhile(wide, made.decision, request.precision)
         notes = [*seen.notes, *_notes(made.decision, was_low=is_low(model.proto))]
-        costs = _costs(wide.proto, cast_options, made.decision)
+        costs = {  # of what may be kept in FP32 instead, in the order of the graph
+            node.name: float(node.op_type in HEAVY)
+            for part in graphs_of(wide.proto.graph)
+            for node in part.node
+            if node.name in made.decision.places and not cast_options.includes(node)
+        }
         if data is not None and costs and accuracy_alarms(made.differences) and made.used > ALLOWED:
             note(f"the outputs are too inaccurate: searching what to keep in FP32, in at most {_RUNS} runs")
             lowest = made
@@ -164,16 +172,6 @@ class _Cast:
     def used(self) -> float:
         """What the outputs that alarms judge use of the error that raises none; above 1 it is more."""
         return allowance_used([item for item in self.differences if not item.integer], ACCURATE)
-
-
-def _costs(proto: onnx.ModelProto, cast_options: CastOptions, decision: CastDecision) -> dict[str, float]:
-    """The nodes in 16 bits that may be kept in FP32 instead, in the order of the graph; heavy ones cost."""
-    return {
-        node.name: float(node.op_type in HEAVY)
-        for part in graphs_of(proto.graph)
-        for node in part.node
-        if node.name in decision.places and not cast_options.includes(node)
-    }
 
 
 def _search_note(found: Found, before: Sequence[OutputDifference]) -> str:
@@ -245,15 +243,6 @@ class _Seen:
     ranges: Mapping[str, float] | None = None
     reference: Reference | None = None
     notes: tuple[str, ...] = ()
-
-
-def _wide(model: ModelFile) -> ModelFile:
-    """The prepared model itself or, if it has 16-bit types, one in FP32, whose new nodes are named too."""
-    if not is_low(model.proto):
-        return model
-    wide = widened(model)
-    name_apart(wide.proto.graph)
-    return wide
 
 
 def _observe(

@@ -78,7 +78,11 @@ def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation
         request.refuse_all_but({"a", "b", "batch"}, where)
     saved = {path: _read(path) for path in paths if _is_profiled(path)}
     a, b = (saved.get(path) or _measure(path, request, listener) for path in paths)
-    _check_one_model(a, b, paths[1])
+    if not _nodes_of(a) & _nodes_of(b):
+        problem = "is of another model" if _nodes_of(a) and _nodes_of(b) else "one of them has no layers"
+        raise ArtifactError(
+            f"{paths[1]}: shares no ONNX node with A: {problem}", "compare profiled engines of one model"
+        )
     sizes = batch_sizes(request.batch)
     chosen = ([one for one in side.engines if sizes is None or one.batch in sizes] for side in (a, b))
     found = differences(*chosen)
@@ -129,14 +133,6 @@ def _trusted(names: Sequence[str], path: Path) -> Iterator[str]:
         with suppress(UsageError):
             check_trust([name], [path])
             yield name
-
-
-def _check_one_model(a: ProfileReport, b: ProfileReport, where: Path) -> None:
-    if not _nodes_of(a) & _nodes_of(b):
-        problem = "is of another model" if _nodes_of(a) and _nodes_of(b) else "one of them has no layers"
-        raise ArtifactError(
-            f"{where}: shares no ONNX node with A: {problem}", "compare profiled engines of one model"
-        )
 
 
 def _nodes_of(report: ProfileReport) -> set[str]:

@@ -66,8 +66,14 @@ def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileRepo
             backend = request.backend or cast(BackendName | None, own)
             report = bench(replace(request.measurement, path=subject, backend=backend), listener)
         else:
-            _check_belongs(given, manifest, model, Path(str(request.result)))
-            report = _choose_points(given, engine, batch_sizes(request.batch), Path(str(request.result)))
+            result = Path(str(request.result))
+            remedy = (
+                "give the folder or model that was measured, or measure again with `trtopt bench --layers`"
+            )
+            check_model(given.model_sha256, read_onnx(model).sha256, result, str(model), remedy)
+            if manifest is not None:
+                check_engines(given, manifest, result, model.parent, remedy)
+            report = _choose_points(given, engine, batch_sizes(request.batch), result)
         peaks = _peaks_for(report, manifest, request, notes, listener)
         made = _profile_points(report, model, manifest, peaks)
     return msgspec.structs.replace(made, notes=(*notes, *made.notes))
@@ -103,14 +109,6 @@ def _subject(
         ) as found:
             manifest = read_manifest(found.folder)
             yield found.folder, Path(verified_graphs(found.folder, manifest)[0].path), manifest
-
-
-def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, result: Path) -> None:
-    """A result file of another model or of other engines must not be joined with these."""
-    remedy = "give the folder or model that was measured, or measure again with `trtopt bench --layers`"
-    check_model(report.model_sha256, read_onnx(model).sha256, result, str(model), remedy)
-    if manifest is not None:
-        check_engines(report, manifest, result, model.parent, remedy)
 
 
 def _choose_points(
