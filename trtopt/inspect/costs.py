@@ -216,7 +216,7 @@ def _made_outside(graph: Graph, tensor: str, inside: Collection[int]) -> bool:
 # cache.
 
 
-FURTHEST = 5
+_FURTHEST = 5
 
 
 def floor_of(cost: LayerCost, dtype: str, peaks: DevicePeaks | None) -> LayerCost:
@@ -258,12 +258,12 @@ def above_floor_ms(layer: ProfiledLayer) -> float:
     return layer.ms - floor if floor is not None else 0.0
 
 
-def furthest_above(layers: Sequence[ProfiledLayer], count: int = FURTHEST) -> tuple[str, ...]:
+def furthest_above(layers: Sequence[ProfiledLayer]) -> tuple[str, ...]:
     """The layers with the most time above their floor; none where no floor is known."""
     if not any(layer.cost is not None and layer.cost.floor_ms is not None for layer in layers):
         return ()
     ordered = sorted(layers, key=lambda layer: (-above_floor_ms(layer), layer.name))
-    return tuple(layer.name for layer in ordered[:count] if above_floor_ms(layer) > 0)
+    return tuple(layer.name for layer in ordered[:_FURTHEST] if above_floor_ms(layer) > 0)
 
 
 def total(layers: Sequence[ProfiledLayer]) -> RooflineTotal:

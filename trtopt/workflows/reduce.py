@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -38,14 +39,15 @@ from trtopt.errors import (
     TrtoptError,
     UsageError,
 )
-from trtopt.files.atomic import lock, scratch_folder
+from trtopt.files.atomic import lock, scratch_folder, write_atomically
+from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.formats import DAMAGED_ZIP
 from trtopt.files.outputs import Kind, check_output, kind_beginning
 from trtopt.inspect.fusion import candidates
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
 from trtopt.onnxio.extraction import Ends, constant_tensors, subset_of
-from trtopt.onnxio.graph_walk import name_of
+from trtopt.onnxio.graph_walk import name_of, names_in
 from trtopt.onnxio.model_file import MODEL, ModelFile, array_of, spooled
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.prepare import prepare
@@ -55,7 +57,6 @@ from trtopt.precision.observe import shards_of
 from trtopt.precision.running import part_of
 from trtopt.precision.search import Spent, minimal, short_start
 from trtopt.records import ReducedNode, ReduceReport, Symptom, TensorSpec, Unfused
-from trtopt.records.base import Record, to_json
 from trtopt.records.precision import Violation
 from trtopt.requests.measure import ProfileRequest
 from trtopt.requests.models import CONDITIONS, ReduceRequest
@@ -68,7 +69,7 @@ from trtopt.workflows.precision.checker import Checker, run_over
 from trtopt.workflows.profile.profile import profile
 from trtopt.workflows.provenance import command_line, now
 
-_HEADER = b'{"schema":"trtopt.reduce-journal/1"}\n'
+_HEADER = b'{"schema":"trtopt.reduce-journal/2"}\n'
 _WRITTEN_BY = b"written by trtopt reduce"
 _CANNOT_JUDGE, _NOT_RUN, _BY_SIGNAL = 125, (126, 127), 128
 """What a command's exit codes mean, as for `git bisect run`, and what a shell adds to a signal's number."""
@@ -113,15 +114,15 @@ def reduce(request: ReduceRequest, listener: Listener = SILENT) -> ReduceReport:
     read = [one for one in (request.data, request.profile) if one is not None] + _files_of(request.condition)
     options = (request.condition, request.bounds.given, request.timeout)
     terms = repr((__version__, backend, artifact.sha256, [*map(fingerprint_of, read)], options))
-    with scratch_folder() as scratch, lock(journal), journal.open("a+b") as file:
-        done = Journal(file, terms)
+    with scratch_folder() as scratch, lock(journal):
+        done = Journal(journal, terms)
         listener.phase(source.name, "recording the values of its tensors")
         values, notes = _record(model, request.data, scratch)
         trials = Trials(model, values, judge, scratch, done, request, listener)
         try:
             found = trials.reduce()
         except (UsageError, ModelError, MeasurementError):  # run again it would read the same
-            journal.unlink()
+            journal.unlink(missing_ok=True)
             raise
         part = trials.part(found.kept, scratch, fixed=found.fixed)
         assert part is not None
@@ -253,35 +254,19 @@ def _ends(model: onnx.ModelProto, values: Arrays, *, fixed: bool) -> Ends:
 # ── the search ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Step(Record, frozen=True, kw_only=True):
-    """A line of the journal: what a model showed."""
-
-    key: str
-    symptoms: tuple[Symptom, ...]
-
-
 class Journal:
     """What each model that was tried has shown, in a file that a killed run leaves behind for the next.
 
     Steps of other models, conditions or options are there under other keys.
     """
 
-    def __init__(self, file: IO[bytes], terms: str) -> None:
-        self._file, self._terms = file, terms
-        self._file.seek(0)
-        header, *lines = self._file.read().splitlines(keepends=True) or [b""]  # JOURNAL, or new
+    def __init__(self, path: Path, terms: str) -> None:
+        self._path, self._terms = path, terms
         self.found: dict[str, tuple[Symptom, ...]] = {}
-        end = len(header)
-        for line in lines:
-            try:
-                step = msgspec.json.decode(line, type=Step)
-            except msgspec.DecodeError:  # it was being written when the run was killed
-                break
-            self.found[step.key] = step.symptoms
-            end += len(line)
-        self._file.truncate(end)
-        if not header:
-            self._write(_HEADER)
+        if path.exists():
+            steps = read_bounded(path).removeprefix(_HEADER)
+            with suppress(msgspec.DecodeError):  # edited: all are run again
+                self.found = msgspec.json.decode(steps, type=dict[str, tuple[Symptom, ...]])
 
     def key(self, *subject: object) -> str:
         """The key of a step."""
@@ -290,12 +275,8 @@ class Journal:
     def add(self, key: str, symptoms: tuple[Symptom, ...]) -> None:
         """Note what a step found, on the disk."""
         self.found[key] = symptoms
-        self._write(to_json(Step(key=key, symptoms=symptoms), indent=None))
-
-    def _write(self, text: bytes) -> None:
-        self._file.write(text)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        steps = json.dumps(msgspec.to_builtins(self.found))  # escapes what is no text
+        write_atomically(self._path, _HEADER + steps.encode())
 
 
 @dataclass(frozen=True)
@@ -329,8 +310,7 @@ class Trials:
     def __post_init__(self) -> None:
         graph = self.model.proto.graph
         self._whole = tuple(range(len(graph.node)))
-        self._names = set(self.values) | {name_of(node) for node in graph.node}
-        self._names |= {item.name for item in (*graph.initializer, *graph.output)}
+        self._names = names_in(graph) | {name_of(node) for node in graph.node}
         self.is_open = bool(_lengths(self.model.proto, self.values))
         self._ends_of: dict[bool, Ends] = {}
         self._seen: set[str] = set()

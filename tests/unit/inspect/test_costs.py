@@ -240,7 +240,6 @@ def test_the_layers_furthest_above_their_floor_come_first_and_reformats_count_wh
         PEAKS,
     )
     assert furthest_above(layers) == ("short but far", "reformat", "long but near")
-    assert furthest_above(layers, count=1) == ("short but far",)
 
 
 def test_the_whole_models_floor_and_how_much_of_the_time_it_speaks_of() -> None:

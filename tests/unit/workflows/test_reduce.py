@@ -158,8 +158,7 @@ sys.exit(int(count("Det") and count("Tanh") >= 2))"""
     assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
     assert not out.exists()
     journal = Path(f"{out}.journal")
-    with journal.open("a") as file:
-        file.write('{"key":"to')
+    assert JOURNAL.is_own(journal)
     report = trtopt.reduce(refused, out, condition=condition)
     assert report.resumed == 6
     assert len(ran.read_text()) == 7 + report.steps - report.resumed

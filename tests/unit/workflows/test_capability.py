@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 from hypothesis import given, strategies as st
 from onnx import GraphProto, TensorProto, helper
 
-from trtopt.inspect.contents import subgraphs_between
+from trtopt.workflows.inspect import subgraphs_between
 
 
 @st.composite
