@@ -92,33 +92,32 @@ def _went_elsewhere(candidate: Candidate, home: ProfiledLayer) -> bool:
 def candidates(graph: Graph) -> Iterator[Candidate]:
     """Every place of a known fusion, and what in the graph stands against it."""
     for node in graph.nodes:
-        if node.op in _PRODUCTS:
-            yield from _epilogue(graph, node)
-        elif node.op == "Pad":
-            yield from _padding(graph, node)
+        if node.op in _PRODUCTS or node.op == "Pad":
+            yield from _with_readers(graph, node)
         elif node.op == "Softmax":
             yield from _attention(graph, node)
 
 
-# ── what follows a convolution or matrix product ────────────────────────────────────────────────────────
+# ── what follows a convolution, a matrix product or padding ─────────────────────────────────────────────
 
 
-def _epilogue(graph: Graph, product: Node) -> Iterator[Candidate]:
-    """Activation, BatchNormalization, bias and residual sum, directly or past a Cast or Q/DQ."""
-    readers = graph.consumers.get(product.outputs[0], ())
+def _with_readers(graph: Graph, node: Node) -> Iterator[Candidate]:
+    """What may take in a node or be taken in by it, read directly or past a Cast or Q/DQ."""
+    readers = graph.consumers.get(node.outputs[0], ())
     for first in readers:
         last, reason, detail = _past(graph, first)
-        if last is None:
+        fusion = None if last is None else _fusion_of(graph, node, last)
+        if last is None or fusion is None:
             continue
-        fusion = _fusion_of(graph, product, last)
-        if fusion is None:
-            continue
-        if not reason and (len(readers) > 1 or product.outputs[0] in graph.outputs):
+        mode = node.attributes.get("mode", b"constant") if node.op == "Pad" else b"constant"
+        if not reason and mode != b"constant":
+            reason, detail = "shape", f"the padding is of mode {mode.decode(errors='replace')}"
+        if not reason and (len(readers) > 1 or node.outputs[0] in graph.outputs):
             others = [one.name for one in readers if one is not first] or ["an output of the model"]
-            reason, detail = "second-consumer", f"{product.outputs[0]} is also read by {others[0]}"
+            reason, detail = "second-consumer", f"{node.outputs[0]} is also read by {others[0]}"
         if not reason and last.op == "Add":
             reason, detail = _broadcast(graph, last)
-        yield Candidate(fusion, (product, last), reason, detail)
+        yield Candidate(fusion, (node, last), reason, detail)
 
 
 def _past(graph: Graph, node: Node) -> tuple[Node | None, str, str]:
@@ -134,6 +133,8 @@ def _past(graph: Graph, node: Node) -> tuple[Node | None, str, str]:
 
 
 def _fusion_of(graph: Graph, product: Node, last: Node) -> str | None:
+    if product.op == "Pad":
+        return f"Pad+{last.op}" if last.op in ("Conv", "MaxPool", "AveragePool") else None
     if last.op in _ACTIVATIONS and product.op != "MatMul":
         return f"{product.op}+activation"
     if last.op == "BatchNormalization" and product.op in ("Conv", "ConvTranspose"):
@@ -156,23 +157,6 @@ def _broadcast(graph: Graph, add: Node) -> tuple[str, str]:
     if None not in shapes and shapes[0] != shapes[1]:
         return "broadcast", f"operands of shapes {list(shapes[0] or ())} and {list(shapes[1] or ())}"
     return "", ""
-
-
-# ── padding ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _padding(graph: Graph, pad: Node) -> Iterator[Candidate]:
-    readers = graph.consumers.get(pad.outputs[0], ())
-    for first in readers:
-        last, reason, detail = _past(graph, first)
-        if last is None or last.op not in ("Conv", "MaxPool", "AveragePool"):
-            continue
-        mode = pad.attributes.get("mode", b"constant")
-        if not reason and mode != b"constant":
-            reason, detail = "shape", f"the padding is of mode {mode.decode(errors='replace')}"
-        if not reason and len(readers) > 1:
-            reason, detail = "second-consumer", f"{pad.outputs[0]} has {len(readers)} readers"
-        yield Candidate(f"Pad+{last.op}", (pad, last), reason, detail)
 
 
 # ── attention ───────────────────────────────────────────────────────────────────────────────────────────

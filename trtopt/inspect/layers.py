@@ -56,7 +56,7 @@ def join(
     )
     strange = tuple(layer.name for layer in extra) if described else ()
     silent = tuple(layer.name for layer in described if layer.name not in by_name) if by_name else ()
-    return layers, _coverage(layers, graph, mapped, strange, silent)
+    return layers, _coverage(layers, graph, strange, silent)
 
 
 def _profiled(
@@ -142,21 +142,19 @@ def _weights_of_layers(
 def _coverage(
     layers: Sequence[ProfiledLayer],
     graph: Graph,
-    mapped: Mapping[str, Mapped],
     unmatched_times: tuple[str, ...],
     unmatched_layers: tuple[str, ...],
 ) -> Coverage:
     total = sum(layer.ms or 0.0 for layer in layers)
 
-    def share(chosen: Sequence[ProfiledLayer]) -> float:
-        return sum(layer.ms or 0.0 for layer in chosen) / total if total else 0.0
-
-    covered = {node.index for one in mapped.values() if not one.is_reformat for node in one.nodes}
-    working = [node for node in graph.nodes if node.op != "Constant"]
+    mapped = sum(layer.ms or 0.0 for layer in layers if layer.onnx_nodes)
+    opaque = sum(layer.ms or 0.0 for layer in layers if layer.is_opaque)
+    covered = {name for layer in layers if not layer.is_reformat for name in layer.onnx_nodes}
+    working = [node.name for node in graph.nodes if node.op != "Constant"]
     return Coverage(
-        time_mapped=share([layer for layer in layers if layer.onnx_nodes]),
-        nodes_mapped=sum(node.index in covered for node in working) / len(working) if working else 0.0,
-        time_opaque=share([layer for layer in layers if layer.is_opaque]),
+        time_mapped=mapped / total if total else 0.0,
+        nodes_mapped=sum(name in covered for name in working) / len(working) if working else 0.0,
+        time_opaque=opaque / total if total else 0.0,
         unmatched_times=unmatched_times,
         unmatched_layers=unmatched_layers,
     )

@@ -148,8 +148,7 @@ def _kind(file: Path) -> str | None:
 def _unlike_engines(results: dict[str, BenchReport], profiles: dict[str, ProfileReport]) -> Iterator[str]:
     """Two builds of one model are two engines: their figures need not agree."""
     for (result, measured), (profile, inside) in product(results.items(), profiles.items()):
-        there, here = measured.environment, inside.environment
-        if here is None or there.backend.name != here.backend.name:
+        if measured.environment.backend.name != inside.environment.backend.name:
             continue
         engines = dict(engines_of(inside))
         for batch, engine in engines_of(measured):
