@@ -14,7 +14,6 @@ from trtopt.measure.analysis.findings import (
     clocks_text,
     doubts_of,
     hints_of,
-    is_on_host,
     is_unsteady,
     loads_of,
     measurements_of,
@@ -32,6 +31,7 @@ from trtopt.records import (
     BenchReport,
     ColdStart,
     ColdStarts,
+    DeviceInfo,
     LayerPass,
     LoadPass,
     LoadSearch,
@@ -141,18 +141,19 @@ def _best(rows: Sequence[_Row]) -> str:
 
 
 def _latencies(report: BenchReport, rows: Sequence[_Row]) -> Table:
-    on_host = is_on_host(report)
+    device = report.environment.device
     counts = sorted({len(point.latency.samples.start_ms) for point, _ in rows} or {0})
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     columns: list[Column[_Row]] = [
-        Column("batch", lambda row: f"{row[0].batch}{trust_of(row[0], on_host=on_host).mark}", ""),
+        Column("batch", lambda row: f"{row[0].batch}{trust_of(row[0], device).mark}", ""),
         *map(_figure, FIGURES),
         Column("queries", lambda row: len(row[0].latency.samples.start_ms), ",", face="page"),
-        Column("latency", lambda row: _bars(row[0], on_host=on_host), fit="cut", is_optional=True),
+        Column("latency", lambda row: _bars(row[0], device), fit="cut", is_optional=True),
     ]
+    clock = "by the host's clock" if device.kind == "cpu" else "of device events"
     caption = (
         f"latency: host clock, one query in flight, {span} queries per batch; compute, H2D, D2H: medians "
-        f"{'by the host' + chr(39) + 's clock' if on_host else 'of device events'}, in separate queries; "
+        f"{clock}, in separate queries; "
         "rates: measured with the contract's queue"
     )
     return table("", columns, rows, caption=caption)
@@ -178,10 +179,10 @@ def _curve(rows: Sequence[_Row]) -> Iterator[Chart]:
     yield chart(title, drawn, says, bars, line, height=230, resolve={"scale": {"y": "independent"}})
 
 
-def _bars(point: BenchPoint, *, on_host: bool) -> str | None:
+def _bars(point: BenchPoint, device: DeviceInfo) -> str | None:
     """An unsteady row's histogram in one cell: the last bar has all slower ones."""
     latency = point.latency.samples.latency_ms
-    if not latency or not is_unsteady(point, on_host=on_host):
+    if not latency or not is_unsteady(point, device):
         return None
     low, top = _drawn_range(latency)
     counts, _ = np.histogram(np.minimum(latency, top), _CELLS, (low, top))
@@ -207,7 +208,7 @@ def _histograms(report: BenchReport) -> Iterator[Chart]:
         if latency:
             named = {f"p{p:g}": value for p in (50, 90, 99) if (value := percentile(latency, p)) is not None}
             title = f"Batch {point.batch}: latency of {len(latency):,} queries"
-            is_open = is_alone or is_unsteady(point, on_host=is_on_host(report))
+            is_open = is_alone or is_unsteady(point, report.environment.device)
             yield replace(histogram(title, latency, named), is_folded=not is_open)
 
 
@@ -438,7 +439,7 @@ def cold_start_lines(batch: int, cold: ColdStarts) -> list[str]:
 
 def is_trustworthy(report: BenchReport) -> bool:
     """Whether all of its figures are trustworthy and steady."""
-    return all(trust_of(point, on_host=is_on_host(report)) is Trust.FULL for point in report.points)
+    return all(trust_of(point, report.environment.device) is Trust.FULL for point in report.points)
 
 
 def distrust(reports: Iterable[BenchReport]) -> list[str]:
@@ -447,7 +448,7 @@ def distrust(reports: Iterable[BenchReport]) -> list[str]:
         Note(Severity.FAILURE, doubt.text, point.batch)
         for report in reports
         for point in report.points
-        for doubt in doubts_of(point, on_host=is_on_host(report))
+        for doubt in doubts_of(point, report.environment.device)
         if doubt.trust is Trust.NONE
     ]
     return [f"{Trust.NONE.value}: {line}" for line in grouped(found)]
@@ -463,9 +464,9 @@ def bench_notes(report: BenchReport) -> list[Note]:
 
 
 def _findings(report: BenchReport) -> Iterator[Note]:
-    on_host = is_on_host(report)
+    device = report.environment.device
     for point in report.points:
-        batch, doubts = point.batch, doubts_of(point, on_host=on_host)
+        batch, doubts = point.batch, doubts_of(point, device)
         if point.failure is not None:
             yield Note(Severity.FAILURE, f"passes are missing: {point.failure}", batch)
         for load in loads_of(point):
@@ -485,6 +486,6 @@ def _findings(report: BenchReport) -> Iterator[Note]:
                 if text or not remark.short or taken is not point.latency:  # else it is said above
                     in_full = f"{taken.mode} pass{stream}: {remark.text}"
                     yield Note(Severity.FINDING, text, batch, in_full=in_full)
-        for hint in hints_of(point, on_host=on_host):
+        for hint in hints_of(point, device):
             if hint.short != UNSTABLE:  # which is a doubt
                 yield Note(Severity.HINT, hint.short, batch, hint.remedy, f"hint: {hint.text}")

@@ -18,7 +18,7 @@ from trtopt.errors import ArtifactError, TrtoptError, UsageError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.inspect.inspector import read_inspector
-from trtopt.measure.analysis.findings import is_on_host, trust_of, under_load
+from trtopt.measure.analysis.findings import trust_of, under_load
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.change_points import (
     LEAST_REFERENCE,
@@ -240,7 +240,7 @@ def _why_left_out(report: BenchReport, point: BenchPoint) -> str | None:
     passes = filter(None, (point.latency, point.throughput))
     if any(min(taken.samples.latency_ms, default=0.0) <= 0 for taken in passes):
         return "a pass has no queries, or some that took no time"
-    is_doubtful = trust_of(point, on_host=is_on_host(report)) is Trust.NONE
+    is_doubtful = trust_of(point, report.environment.device) is Trust.NONE
     return "its figures are not trustworthy" if is_doubtful else None
 
 

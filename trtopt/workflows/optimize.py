@@ -11,7 +11,7 @@ from trtopt.data import open_data
 from trtopt.data.source import range_notes
 from trtopt.device.backends import choose_for_building, open_builder
 from trtopt.files.outputs import check_output, json_kind, write_output
-from trtopt.measure.analysis.findings import is_on_host, trust_of
+from trtopt.measure.analysis.findings import trust_of
 from trtopt.measure.analysis.sweep_points import knee
 from trtopt.measure.load.arrivals import Goal, parse_goal
 from trtopt.measure.statistics.summaries import percentile, throughput_of
@@ -72,7 +72,7 @@ def optimize(request: OptimizeRequest, listener: Listener = SILENT) -> Optimized
     checked = check(comparison, listener)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}
     points = tuple(
-        point_of(point, precisions.get(point.batch), goal, trust_of(point, on_host=is_on_host(report)))
+        point_of(point, precisions.get(point.batch), goal, trust_of(point, report.environment.device))
         for point in report.points
     )
     best = best_of(points, goal)

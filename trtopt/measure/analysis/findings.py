@@ -11,10 +11,10 @@ from trtopt.measure.analysis.interference import POWER_CAP, Interference, drift,
 from trtopt.measure.statistics.summaries import figures_of, percentile, summarise, throughput
 from trtopt.records import (
     BenchPoint,
-    BenchReport,
     ClockReading,
     ClockReference,
     Contract,
+    DeviceInfo,
     LoadPass,
     Measurement,
     RateProbe,
@@ -80,13 +80,8 @@ def remarks(measurement: Measurement) -> Iterator[Finding]:
 _TURNS = "the next run may differ: sample for longer with --duration, or compare engines in turns"
 
 
-def is_on_host(report: BenchReport) -> bool:
-    """Whether the processor did the work."""
-    return report.environment.device.kind == "cpu"
-
-
-def doubts_of(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
-    """What speaks against a point's figures, the worst first.
+def doubts_of(point: BenchPoint, device: DeviceInfo) -> tuple[Finding, ...]:
+    """What speaks against a point's figures, taken on a device; the worst first.
 
     That is what its passes record, then latencies by which the same engine's next run may well differ.
     """
@@ -97,7 +92,7 @@ def doubts_of(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
     again = "measure again when nothing slows it down"
     latency = point.latency.samples.latency_ms
     shape = (*_modes(latency), *_drift(latency), *_tail(latency))
-    hints = hints_of(point, on_host=on_host)
+    hints = hints_of(point, device)
     return (
         *(Finding(text, text, again, Trust.NONE) for text in texts),
         *(replace(one, remedy=_TURNS, trust=Trust.UNSTEADY) for one in shape),
@@ -109,15 +104,15 @@ def doubts_of(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
     )
 
 
-def trust_of(point: BenchPoint, *, on_host: bool) -> Trust:
+def trust_of(point: BenchPoint, device: DeviceInfo) -> Trust:
     """What a point's figures are worth: as the worst doubt says."""
-    doubts = doubts_of(point, on_host=on_host)
+    doubts = doubts_of(point, device)
     return doubts[0].trust if doubts else Trust.FULL
 
 
-def is_unsteady(point: BenchPoint, *, on_host: bool) -> bool:
+def is_unsteady(point: BenchPoint, device: DeviceInfo) -> bool:
     """Whether the same engine's next run may well differ, whatever else speaks against its figures."""
-    return any(doubt.trust is Trust.UNSTEADY for doubt in doubts_of(point, on_host=on_host))
+    return any(doubt.trust is Trust.UNSTEADY for doubt in doubts_of(point, device))
 
 
 def _drift(latency: Sequence[float]) -> Iterator[Finding]:
@@ -195,12 +190,12 @@ def _processes_text(count: int) -> str:
 # ── hints ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
+def hints_of(point: BenchPoint, device: DeviceInfo) -> tuple[Finding, ...]:
     """What could be better. On the host itself enqueueing is computing, and only stability has a meaning."""
     latency = point.latency
     if not latency.samples.start_ms:
         return ()
-    if on_host:
+    if device.kind == "cpu":
         return tuple(_unstable(latency.samples.latency_ms, 0, "stop other work on this machine"))
     figures, contract = figures_of(point), (point.throughput or latency).contract
     readings = [reading for measurement in measurements_of(point) for reading in measurement.clocks]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.measure.analysis.findings import doubts_of, is_on_host
+from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.analysis.gap_ledger import Gap
 from trtopt.measure.statistics.builds import Control
 from trtopt.measure.statistics.comparison import (
@@ -22,6 +22,7 @@ from trtopt.records import (
     BenchPoint,
     BenchReport,
     CompareReport,
+    DeviceInfo,
     Environment,
     MeasuredRunSpread,
     Shape,
@@ -236,8 +237,10 @@ def compare_reports(
     if a.model_sha256 != b.model_sha256 and not (a.source_sha256 and b.source_sha256):
         notes.append("the graphs differ, and not both files name the model that theirs is made of")
     ours, theirs = ({point.batch: point for point in report.points} for report in (a, b))
-    sizes, on_host = paired_sizes(ours, theirs, batch), is_on_host(a)
-    rows = tuple(_row(ours[size], theirs[size], threshold, on_host, run_spread) for size in sizes)
+    rows = tuple(
+        _row(ours[size], theirs[size], threshold, a.environment.device, run_spread)
+        for size in paired_sizes(ours, theirs, batch)
+    )
     return Comparisons(
         a=str(a.environment.backend),
         b=str(b.environment.backend),
@@ -277,7 +280,7 @@ def _cores(there: Environment, here: Environment) -> tuple[int | None, int | Non
 
 
 def _row(
-    a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool, run_spread: MeasuredRunSpread | None
+    a: BenchPoint, b: BenchPoint, threshold: float, device: DeviceInfo, run_spread: MeasuredRunSpread | None
 ) -> Row:
     ours, theirs = a.latency, b.latency
     if ours.contract != theirs.contract:
@@ -289,7 +292,7 @@ def _row(
     against = [
         f"{name} is marked as not to be trusted: {doubt.text}"
         for name, point in (("A", a), ("B", b))
-        for doubt in doubts_of(point, on_host=on_host)
+        for doubt in doubts_of(point, device)
     ]
     first, second = ours.samples.latency_ms, theirs.samples.latency_ms
     return Row(

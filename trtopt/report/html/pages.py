@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from trtopt.errors import UsageError
-from trtopt.measure.analysis.findings import is_on_host, trust_of
+from trtopt.measure.analysis.findings import trust_of
 from trtopt.measure.analysis.outcomes import Comparisons, compare_reports
 from trtopt.measure.analysis.sweep_points import Choices, choices_of, knee
 from trtopt.measure.contracts import THRESHOLD
@@ -156,7 +156,7 @@ def deployment_of(collected: Collected) -> Deployment | None:
 def _points(collected: Collected) -> Iterator[tuple[str, BenchPoint, Trust]]:
     for file, report in collected.results.items():
         for point in report.points:
-            yield file, point, trust_of(point, on_host=is_on_host(report))
+            yield file, point, trust_of(point, report.environment.device)
 
 
 def _rate(point: BenchPoint) -> float:

@@ -278,9 +278,7 @@ def _levels(points: Sequence[BenchPoint]) -> dict[int, dict[int, list[float]]]:
 
 def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
     worst = [
-        (point, doubts[0])
-        for point in points
-        if (doubts := doubts_of(point.point, on_host=point.environment.device.kind == "cpu"))
+        (point, doubts[0]) for point in points if (doubts := doubts_of(point.point, point.environment.device))
     ]
     notes = []
     for trust, word in ((Trust.NONE, "not trustworthy"), (Trust.UNSTEADY, "unsteady")):

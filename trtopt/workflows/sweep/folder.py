@@ -196,7 +196,7 @@ class Point:
     def figures(self, measured: BenchPoint) -> SweepPoint:
         """What is drawn from its passes."""
         artifact, build = self.engine.artifact, self.engine.folder.relative_to(self.folder).as_posix()
-        doubts = doubts_of(measured, on_host=self.terms.device.kind == "cpu")
+        doubts = doubts_of(measured, self.terms.device)
         rated = measured.throughput or measured.latency
         rates: dict[str, Any] = {}
         if rated.samples.start_ms and (measured.throughput is not None or measured.failure is None):

@@ -20,9 +20,10 @@ from trtopt.measure.analysis.findings import (
     trust_of,
 )
 from trtopt.measure.loop.stopping import Limits
-from trtopt.records import BenchPoint, ClockReading, ClockReference, Measurement, Trust
+from trtopt.records import BenchPoint, ClockReading, ClockReference, DeviceInfo, Measurement, Trust
 
 LONG = Limits(warmup_s=0.0, max_warmup_s=0.0, duration_s=4.0)
+GPU, CPU = examples.GPU, DeviceInfo(kind="cpu", name="a processor")
 
 
 def measured(compute_ms: np.ndarray | list[float], **script: object) -> Measurement:
@@ -72,9 +73,9 @@ def test_discards_are_reported_and_told_once() -> None:
     assert texts(once) == ("2 of 16 groups of samples discarded: sw thermal slowdown (2)",)
     always = measured([1.0], clocks=[hot])
     assert texts(always) == ("16 of 16 groups of samples discarded: sw thermal slowdown (16)",)
-    assert trust_of(BenchPoint(batch=8, latency=once), on_host=False) is Trust.FULL
-    assert trust_of(BenchPoint(batch=8, latency=always), on_host=False) is Trust.NONE
-    assert trust_of(BenchPoint(batch=8, latency=once, throughput=always), on_host=False) is Trust.NONE
+    assert trust_of(BenchPoint(batch=8, latency=once), GPU) is Trust.FULL
+    assert trust_of(BenchPoint(batch=8, latency=always), GPU) is Trust.NONE
+    assert trust_of(BenchPoint(batch=8, latency=once, throughput=always), GPU) is Trust.NONE
 
 
 @pytest.mark.parametrize(
@@ -88,13 +89,13 @@ def test_discards_are_reported_and_told_once() -> None:
 )
 def test_latencies_that_the_next_run_need_not_repeat_are_unsteady(latencies: np.ndarray, short: str) -> None:
     point = BenchPoint(batch=8, latency=measured(latencies))
-    assert trust_of(point, on_host=True) is Trust.UNSTEADY
-    assert doubts_of(point, on_host=True)[0].short == short
+    assert trust_of(point, CPU) is Trust.UNSTEADY
+    assert doubts_of(point, CPU)[0].short == short
 
 
 def test_the_worst_doubt_comes_first() -> None:
     spoilt = msgspec.structs.replace(measured(noise(0.2)), untrustworthy=("too hot",))
-    doubts = doubts_of(BenchPoint(batch=8, latency=spoilt), on_host=True)
+    doubts = doubts_of(BenchPoint(batch=8, latency=spoilt), CPU)
     assert [doubt.trust for doubt in doubts] == [Trust.NONE, Trust.UNSTEADY]
 
 
@@ -137,8 +138,8 @@ def test_what_a_driver_does_not_tell_is_reported() -> None:
 # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def codes(point: BenchPoint, *, on_host: bool = False) -> list[str]:
-    return [hint.short for hint in hints_of(point, on_host=on_host)]
+def codes(point: BenchPoint) -> list[str]:
+    return [hint.short for hint in hints_of(point, GPU)]
 
 
 def sampled(terms: dict[str, object] | None = None, **changes: list[float]) -> Measurement:
@@ -202,7 +203,7 @@ def test_a_hint_is_given_only_beyond_its_limit(
 def test_a_hint_has_its_figures_and_a_remedy_that_is_not_in_use_yet(
     terms: dict[str, object], changes: dict[str, list[float]], text: str, remedy: str
 ) -> None:
-    (hint,) = hints_of(BenchPoint(batch=8, latency=sampled(terms, **changes)), on_host=False)
+    (hint,) = hints_of(BenchPoint(batch=8, latency=sampled(terms, **changes)), GPU)
     assert text in hint.text
     assert remedy in hint.remedy
 
@@ -211,7 +212,7 @@ def test_a_cuda_graph_that_was_refused_is_not_recommended_again() -> None:
     refused = msgspec.structs.replace(
         sampled({"graph": False}, enqueue_ms=[0.9] * 4), notes=("measured without a CUDA graph: refused",)
     )
-    (hint,) = hints_of(BenchPoint(batch=8, latency=refused), on_host=False)
+    (hint,) = hints_of(BenchPoint(batch=8, latency=refused), GPU)
     assert "--graph" not in hint.remedy
 
 
@@ -267,14 +268,14 @@ def test_an_unstable_run_next_to_other_processes_blames_them() -> None:
             ClockReading(at_ms=9.0, sm_mhz=1980, other_processes=2),
         ),
     )
-    (hint,) = hints_of(BenchPoint(batch=8, latency=beside), on_host=False)
+    (hint,) = hints_of(BenchPoint(batch=8, latency=beside), GPU)
     assert hint.text.endswith(", over 2.5%, with 2 other processes on the GPU")
     assert hint.remedy == "measure when the GPU is free, or on another one"
 
 
 def test_on_the_host_only_stability_gives_a_hint_and_no_clock_is_to_be_locked() -> None:
     everything = sampled(enqueue_ms=[1.0] * 4, h2d_ms=[9.0] * 4, end_ms=[1.0, 3.5, 5.0, 7.5])
-    (hint,) = hints_of(BenchPoint(batch=8, latency=everything), on_host=True)
+    (hint,) = hints_of(BenchPoint(batch=8, latency=everything), CPU)
     assert hint.short == UNSTABLE
     assert "--lock-clocks" not in hint.remedy
 

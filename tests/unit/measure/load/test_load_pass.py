@@ -159,7 +159,7 @@ def test_clocks_are_read_before_and_after_and_a_slowdown_is_reported() -> None:
     slowed = loaded(Load(100.0), ScriptedDevice(replace(SERVER, clocks=[full, hot])))
     assert slowed.untrustworthy == ("the device was slowed: sw thermal slowdown",)
     point = BenchPoint(batch=8, latency=examples.measurement(), load=slowed)
-    assert trust_of(point, on_host=False) is Trust.NONE
+    assert trust_of(point, examples.GPU) is Trust.NONE
     assert load_lines(8, slowed)[2] == "batch 8: the device was slowed: sw thermal slowdown"
 
 
