@@ -85,7 +85,6 @@ MEASURES: dict[Objective, Measure] = {
 
 def check_request(request: TuneRequest) -> None:
     """Validate what no model is needed for."""
-    parse_budget(str(request.budget))
     if not request.kinds:
         raise UsageError("--include and --exclude leave no kind of candidate", "exclude fewer kinds")
     if "precision" in request.include and "precision" in request.kinds and request.data is None:
@@ -178,11 +177,13 @@ _LIMIT_LEAST_S = 60.0
 class Setup:
     """The request, the terms, and the means to build and measure.
 
-    `data` are the user's samples, as files, whose copy took `copied_s` seconds. `continues`: the folder has a
-    ledger. `earlier` are this machine's ledgers. `notes` grows: what the user should know besides the result.
+    `budget_s` are seconds to spend, those of earlier runs included. `data` are the user's samples, as files,
+    whose copy took `copied_s`. `continues`: the folder has a ledger. `earlier` are this machine's ledgers.
+    `notes` grows: what the user should know besides the result.
     """
 
     request: TuneRequest
+    budget_s: float
     terms: TuneTerms
     folder: TunedFolder
     continues: bool
@@ -199,11 +200,6 @@ class Setup:
     def measure(self) -> Measure:
         """What is measured."""
         return MEASURES[self.request.objective]
-
-    @property
-    def budget_s(self) -> float:
-        """Seconds to spend, those of earlier runs included."""
-        return parse_budget(str(self.request.budget))
 
     def left_for_candidates_s(self, ledger: Ledger) -> float:
         """Seconds of the budget that are left, but for racing the result against the baseline."""
@@ -229,6 +225,7 @@ def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
     """All that a run needs, with the folder locked until the block ends."""
     source = Path(request.model)
     choice = choose_for_running(request.recipe.backend)
+    budget_s = parse_budget(str(request.budget))
     check_request(request)
     onnx = read_onnx(source)
     builder = open_builder(choice.name)
@@ -237,7 +234,6 @@ def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
     terms = _terms(onnx, request, builder)
     path = Path(request.output) if request.output is not None else default_folder(source)
     folder = TunedFolder(path.resolve(), request.cache_dir)
-    budget_s = parse_budget(str(request.budget))
     with lock(folder.path, wait_s=0):
         remove_abandoned(folder.path)  # before anything is read: a killed run may have set the folder aside
         continues = folder.continues(request.resume)
@@ -250,6 +246,7 @@ def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
             with samples_of(name, typed.inputs, folder.path, budget_s, listener) as (data, copied_s):
                 yield Setup(
                     request=request,
+                    budget_s=budget_s,
                     terms=terms,
                     folder=folder,
                     continues=continues,
