@@ -351,7 +351,7 @@ def test_the_command_shows_the_points_and_the_best_under_each_bound(trtopt_cli: 
     assert "Best under a bound on p99" in done.stdout
     assert "samples/J: this machine has no counter of energy" in done.stdout
     assert "trtopt: digits.onnx (2 of 2): batch8: p50 " in done.stderr
-    assert json.loads((trtopt_cli.folder / "s" / "sweep.json").read_text())["schema"] == "trtopt.sweep/3"
+    assert json.loads((trtopt_cli.folder / "s" / "sweep.json").read_text())["schema"] == "trtopt.sweep/4"
 
 
 def test_the_report_of_a_sweep_is_a_page(swept: tuple[Path, SweepReport], trtopt_cli: CommandLine) -> None:

@@ -358,7 +358,6 @@ def sweep() -> SweepReport:
         terms=sweep_terms(),
         environment=report().environment,
         points=(sweep_point(),),
-        notes=("a note",),
     )
 
 

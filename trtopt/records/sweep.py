@@ -118,14 +118,13 @@ class SweepPoint(Record, frozen=True, kw_only=True):
 class SweepReport(Result, ResultFile, frozen=True, kw_only=True):
     """`sweep.json` of a sweep's folder; `points` by precision, axes, streams and batch."""
 
-    schema: str = "trtopt.sweep/3"
+    schema: str = "trtopt.sweep/4"
     model: str
     """The name of the user's file."""
     terms: SweepTerms
     environment: Environment | None = None
     """None until a point has been measured."""
     points: tuple[SweepPoint, ...] = ()
-    notes: tuple[str, ...] = ()
 
     @property
     def model_sha256(self) -> str:

@@ -48,7 +48,6 @@ def _parts(report: SweepReport) -> Iterator[Block]:
         yield bests_table(report, choices)
         yield _front(report, choices)
     yield from _curves(report.measured)
-    yield Lines(report.notes, face="page")  # which a terminal has seen as they came
 
 
 def _points_table(report: SweepReport) -> Table:

@@ -166,12 +166,11 @@ class _Run:
 
     def __init__(self, swept: Swept, report: SweepReport, listener: Listener) -> None:
         self.report = report
-        self._swept, self._limit_s, self._listener = swept, swept.request.timeout, listener
+        self._swept, self._listener = swept, listener
         self._data = measured_on(swept.recipe, swept.request.data, listener.note)
         self._builds = Builds(swept, listener)
-        self._own: dict[str, SweepPoint] = {}
-        own_keys = {setting.key(swept.terms) for setting in swept.settings}
-        self._keys = {one.key for one in report.points} | own_keys
+        self._own = {setting.key(swept.terms) for setting in swept.settings}
+        self._total = len(self._own | {one.key for one in report.points})
         self._saved, self._saved_s = report, time.monotonic()
 
     def all(self) -> None:
@@ -188,10 +187,10 @@ class _Run:
         together = recipe.jobs > 1 or swept.executor.has_many_hosts
         for some in [engines] if together else [[one] for one in engines]:
             self._measure(some)
-        if all(point.failure is not None for point in self._own.values()):
-            first = next(iter(self._own.values()))
+        own = [point for point in self.report.points if point.key in self._own]
+        if all(point.failure is not None for point in own):
             raise MeasurementError(
-                f"none of {len(self._own)} points could be measured; {first.label}: {first.failure}",
+                f"none of {len(own)} points could be measured; {own[0].label}: {own[0].failure}",
                 f"all reasons are in {swept.folder}; sweep again to try them again",
             )
 
@@ -224,7 +223,7 @@ class _Run:
         self._listener.plans([point.setting.label for point in wanted])
         jobs = [point.job(self._data) for point in wanted]
         results = self._swept.executor.run_all_jobs(
-            jobs, limit_s=self._limit_s, on_progress=self._listener.progress
+            jobs, limit_s=self._swept.request.timeout, on_progress=self._listener.progress
         )
         with closing(results):
             for index, outcome in results:
@@ -248,7 +247,6 @@ class _Run:
     def _add(self, point: SweepPoint, environment: Environment | None) -> None:
         """Enter a point; the report is written once a second at most: result files are what counts."""
         others = [one for one in self.report.points if one.key != point.key]
-        self._own[point.key] = point
         self.report = msgspec.structs.replace(
             self.report,
             environment=environment or self.report.environment,
@@ -256,7 +254,7 @@ class _Run:
         )
         if time.monotonic() - self._saved_s >= _SAVE_S:
             self._save()
-        self._listener.sweep(self.report, len(self._keys))
+        self._listener.sweep(self.report, self._total)
 
     def _save(self) -> None:
         save_sweep(self._swept.folder, self.report)

@@ -6,8 +6,6 @@ import json
 import re
 from typing import Any
 
-import msgspec
-
 from tests.support.sweeps import REPORT, point, report_of
 from trtopt.records import SweepReport
 from trtopt.report.html.page import page_of
@@ -80,11 +78,6 @@ def test_the_knee_is_what_to_deploy_and_the_front_is_above_the_fold() -> None:
     (chart,) = page.charts
     assert chart not in page.sections[0].panels[""]
     assert "fp16 batch2: 1.250 ms, 190 samples/s" in chart.text
-
-
-def test_what_the_sweep_noted_is_on_its_page() -> None:
-    noted = msgspec.structs.replace(REPORT, notes=("the machine was rebooted",))
-    assert "the machine was rebooted" in page_of(sweep_page(noted), "", "today")
 
 
 def test_one_batch_size_is_a_number_and_no_curve() -> None:
