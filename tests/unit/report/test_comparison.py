@@ -15,7 +15,7 @@ from trtopt.report.view import Severity, grouped
 
 def row(batch: int, verdict: Verdict, speed: float, *reasons: Reason) -> Row:
     ratio = Ratio(1 / speed, 1 / (speed + 0.02), 1 / (speed - 0.02), 0.0, 0.0)
-    return Row(batch, 1.0, 1 / speed, Comparison(verdict, reasons, ratio, 0.01))
+    return Row(batch, 1.0, 1 / speed, Comparison(verdict, reasons, ratio))
 
 
 def outcome(*rows: Row) -> Comparisons:

@@ -160,7 +160,6 @@ class Comparison:
     verdict: Verdict
     reasons: tuple[Reason, ...]
     ratio: Ratio | None
-    threshold: float
 
     def rules_out(self, slowdown: float) -> bool:
         """Whether the 95 % interval lies wholly below a slowdown of this share."""
@@ -334,7 +333,7 @@ def decide(
         text = f"the A/A control found {noise.control.verdict.value} where nothing differs"
         reasons.append(Reason(ReasonCode.CONTROL_FOUND_WINNER, text))
     if ratio is None or reasons:
-        return Comparison(Verdict.UNDECIDED, tuple(reasons), ratio, threshold)
+        return Comparison(Verdict.UNDECIDED, tuple(reasons), ratio)
     if noise is not None:
         ratio = ratio.widened(noise.relative)
         text = f"equal sides seem up to {noise.relative:.1%} apart in the control: that is allowed for"
@@ -342,9 +341,9 @@ def decide(
     if disturbed and scatter is not None:
         ratio = ratio.stretched(scatter)
         verdict, reason = _earn_disturbed(ratio, threshold, scatter, what)
-        return Comparison(verdict, (reason, *disturbed, *reasons), ratio, threshold)
+        return Comparison(verdict, (reason, *disturbed, *reasons), ratio)
     verdict, reason = _earn(ratio, threshold, more_helps, what)
-    return Comparison(verdict, (reason, *reasons), ratio, threshold)
+    return Comparison(verdict, (reason, *reasons), ratio)
 
 
 def _earn_disturbed(ratio: Ratio, threshold: float, scatter: float, what: str) -> tuple[Verdict, Reason]:

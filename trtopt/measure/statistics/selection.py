@@ -18,13 +18,13 @@ from trtopt.measure.statistics.comparison import Comparison, Verdict
 class TimedCandidate:
     """An engine, its median latency in ms, and how it compares with the baseline's.
 
-    Both are None where it was not measured because it is `broken`: the accuracy bounds that it breaks, in
-    words. `requested`: it is what the user requested. `sqnr_db` is the accuracy of its worst output.
+    `broken` are the accuracy bounds that it breaks, in words: it need not have been measured. `requested`: it
+    is what the user requested. `sqnr_db` is the accuracy of its worst output.
     """
 
     name: str
-    ms: float | None
-    comparison: Comparison | None
+    ms: float
+    comparison: Comparison
     requested: bool = False
     broken: tuple[str, ...] = ()
     sqnr_db: float = inf
@@ -45,30 +45,22 @@ def select_engine(baseline: str, candidates_timed: Sequence[TimedCandidate]) -> 
     requested one is taken, and otherwise the baseline. UNDECIDED counts as no cost only if the median is no
     larger.
     """
-    usable = [
-        (one.ms, one, one.comparison)
-        for one in candidates_timed
-        if not one.broken and one.comparison is not None and one.ms is not None
-    ]
-    faster = [one for one in usable if one[2].verdict is Verdict.FASTER]
-    if faster:
-        _, best, comparison = _most_accurate(faster)
-        return Selection(best.name, f"faster than {baseline}: {_change(comparison)}")
-    free = [one for one in usable if one[1].requested and _costs_nothing(one[2])]
-    if free:
-        _, best, comparison = _most_accurate(free)
-        return Selection(best.name, f"not slower than {baseline}, and requested: {_change(comparison)}")
+    usable = [one for one in candidates_timed if not one.broken]
+    if faster := [one for one in usable if one.comparison.verdict is Verdict.FASTER]:
+        best = _most_accurate(faster)
+        return Selection(best.name, f"faster than {baseline}: {_change(best.comparison)}")
+    if free := [one for one in usable if one.requested and _costs_nothing(one.comparison)]:
+        best = _most_accurate(free)
+        return Selection(best.name, f"not slower than {baseline}, and requested: {_change(best.comparison)}")
     return Selection(
         baseline, "; ".join(_against(one, baseline) for one in candidates_timed) or "there is nothing else"
     )
 
 
-def _most_accurate(
-    usable: Sequence[tuple[float, TimedCandidate, Comparison]],
-) -> tuple[float, TimedCandidate, Comparison]:
-    least = min(ms for ms, _, _ in usable)
-    near = [one for one in usable if one[0] <= least * (1 + THRESHOLD)]
-    return max(near, key=lambda one: (one[1].sqnr_db, -one[0]))
+def _most_accurate(usable: Sequence[TimedCandidate]) -> TimedCandidate:
+    least = min(one.ms for one in usable)
+    near = [one for one in usable if one.ms <= least * (1 + THRESHOLD)]
+    return max(near, key=lambda one: (one.sqnr_db, -one.ms))
 
 
 def _costs_nothing(comparison: Comparison) -> bool:
@@ -79,7 +71,7 @@ def _costs_nothing(comparison: Comparison) -> bool:
 
 def _against(timed: TimedCandidate, baseline: str) -> str:
     """Why a candidate was not taken."""
-    if timed.broken or timed.comparison is None:
+    if timed.broken:
         return f"{timed.name} is not accurate enough: {', '.join(timed.broken)}"
     words = {
         Verdict.SLOWER: "is slower than",

@@ -8,6 +8,7 @@ last interleaved run of all candidates at that batch size.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -39,7 +40,7 @@ from trtopt.inspect.regions import find_regions, losing, region_times
 from trtopt.measure.contracts import THRESHOLD, contract_for
 from trtopt.measure.engine import BenchJob, LoadedEngine
 from trtopt.measure.loop.interleaved import notes_of, pooled_ms, valid_rounds
-from trtopt.measure.statistics.comparison import Comparison
+from trtopt.measure.statistics.comparison import Comparison, decide
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds, bounds_in, verdict_alarms
@@ -534,8 +535,8 @@ class _PrecisionSelection:
         candidates_timed = [
             TimedCandidate(
                 entry.name,
-                ms.get(entry.name),
-                compared.get(entry.name),
+                ms.get(entry.name, math.inf),
+                compared.get(entry.name, decide(None, THRESHOLD)),
                 requested=entry.candidate.precision == self._recipe.precision,
                 broken=entry.broken,
                 sqnr_db=entry.sqnr_db,

@@ -130,8 +130,8 @@ def test_without_a_known_scatter_a_disturbance_bars_a_verdict() -> None:
 @pytest.mark.parametrize(("high", "is_within"), [(1.049, True), (1.05, False), (1.2, False)])
 def test_a_slowdown_is_ruled_out_by_the_whole_interval(high: float, is_within: bool) -> None:
     found = Ratio(1.0, 0.9, high, 0.8, 1.3)
-    assert Comparison(Verdict.UNDECIDED, (), found, 0.01).rules_out(0.05) is is_within
-    assert not Comparison(Verdict.UNDECIDED, (), None, 0.01).rules_out(0.05)
+    assert Comparison(Verdict.UNDECIDED, (), found).rules_out(0.05) is is_within
+    assert not Comparison(Verdict.UNDECIDED, (), None).rules_out(0.05)
 
 
 def test_reasons_hold_the_measured_figures() -> None:

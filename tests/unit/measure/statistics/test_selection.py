@@ -1,10 +1,12 @@
 """Which engine is handed out, from verdicts alone."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
-from trtopt.measure.statistics.comparison import Comparison, Verdict, compare
+from trtopt.measure.contracts import THRESHOLD
+from trtopt.measure.statistics.comparison import Comparison, Verdict, compare, decide
 from trtopt.measure.statistics.selection import TimedCandidate, select_engine
 
 FASTER, SLOWER = Verdict.FASTER, Verdict.SLOWER
@@ -64,7 +66,8 @@ def test_one_that_breaks_a_bound_is_not_taken_however_fast() -> None:
     )
     assert found.name == "fp16"
     assert found.reason == "int8 is not accurate enough: cosine of 'y' is 0.9, the bound is 0.99"
-    unmeasured = TimedCandidate("fp8", None, None, True, ("cosine of 'y' is 0.5, the bound is 0.99",))
+    broken = ("cosine of 'y' is 0.5, the bound is 0.99",)
+    unmeasured = TimedCandidate("fp8", inf, decide(None, THRESHOLD), True, broken)
     assert select_engine("fp16", [unmeasured, timed("int8", 0.9)]).name == "int8"
 
 
