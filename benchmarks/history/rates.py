@@ -1,7 +1,7 @@
 """How often `trtopt history` sees a change that is there, and one that is not, next to simpler rules.
 
-    python benchmarks/history/simulate.py                    # writes the table into README.md
-    python benchmarks/history/simulate.py --series 2 --no-write
+    python benchmarks/history/rates.py                    # writes the table into README.md
+    python benchmarks/history/rates.py --series 2 --no-write
 
 A run is 3 s of queries of about 1 ms on a machine with known noise. After 20 to 44 equal runs come five that
 are 3 % slower or faster. Needs no GPU.
