@@ -365,7 +365,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """Of every build."""
         own = {"tactic_sources": SOURCES, "avg_timing": 1} if self.backend == "tensorrt" else {}
-        return {"backend": self.backend, "build_timeout": max(1.0, min(60.0, self.left_s)), **own}
+        return {"backend": self.backend, "build_timeout": max(1.0, min(150.0, self.left_s)), **own}
 
     def do(self, name: str, file: Path, work: Callable[[], str], least_s: float = LEAST_S) -> None:
         """One step, unless it is done or there is no time; what fails is written down."""
@@ -395,7 +395,7 @@ class Run:
         batch = one.batch if self.backend == "tensorrt" else 1
         trtopt.build(model, folder, batch=batch, rewrite="none", force=True, **self.settings, **options)
         built_s = time.monotonic() - began
-        limit_s = max(1.0, min(60.0, self.left_s))
+        limit_s = max(1.0, min(150.0, self.left_s))
         try:
             report = trtopt.profile(folder, duration=0.3, kernels=self.backend == "tensorrt", timeout=limit_s)
         except trtopt.TrtoptError as error:  # layers are worth having alone
@@ -420,7 +420,8 @@ class Run:
         )
         budget = max(5.0, self.left_s - 30)
         found = trtopt.explain(a, b, duration=0.3, data=samples, remedies=("all",), budget=budget)
-        (self.out / f"try-{name}.json").write_text(json.dumps(found.to_dict(), indent=1) + "\n")
+        told = found.to_dict() | {"argv": [], "a": a.name, "b": b.name}
+        (self.out / f"try-{name}.json").write_text(json.dumps(told, indent=1) + "\n")
         tried = [f"{one.option} {one.predicted_ms:+.4f} {one.gain_ms}" for one in found.engines[0].trials]
         return "; ".join(tried) or "nothing to try"
 
