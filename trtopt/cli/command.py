@@ -78,6 +78,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Command.invoke`; the outputs are checked first."""
         values = dict(ctx.params)
+        del values["log_file"]
         with checked_outputs(ctx):
             if self._request is not None:
                 from trtopt.cli.declared import fields_of

@@ -39,21 +39,12 @@ if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
     from trtopt.peers.options import Translation
     from trtopt.records import BenchReport
-    from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
-    from trtopt.requests.measure import (
-        BenchRequest,
-        CompareRequest,
-        ExplainRequest,
-        HistoryAddRequest,
-        HistoryRequest,
-        ProfileRequest,
-        ReportRequest,
-    )
+    from trtopt.requests import build as building, measure as measuring
 
 
 @command("build.OptimizeRequest", synonyms=("auto", "optimise"), more_precisions="build")
 @json_option("trtopt.optimize", "the result")
-def optimize(request: OptimizeRequest, json: JsonOutput | None) -> None:
+def optimize(request: building.OptimizeRequest, json: JsonOutput | None) -> None:
     """Find the fastest engine within your latency and accuracy bounds.
 
     Lints and rewrites MODEL, an ONNX file, builds engines, measures them, compares their outputs with those
@@ -98,7 +89,7 @@ _ALLOWED_WITH_LOCKED = ("locked", "output", "plugins")
 @click.pass_context
 def build(
     context: click.Context,
-    request: BuildRequest | None,
+    request: building.BuildRequest | None,
     allow_fallback: bool,
     json: JsonOutput | None,
     strict: bool,
@@ -197,7 +188,7 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     help="Write layer times as trtexec --exportProfile does; turns on --layers.",
 )
 def bench(
-    request: BenchRequest,
+    request: measuring.BenchRequest,
     strict: bool,
     json: JsonOutput | None,
     export_times: Path | None,
@@ -277,7 +268,9 @@ def profile_files(folder: Path) -> Mapping[Path, Kind]:
     "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto next to profile.json."
 )
 @json_option("trtopt.profile", "the profile", indent=None)
-def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json: JsonOutput | None) -> None:
+def profile(
+    request: measuring.ProfileRequest, output: Path | None, with_trace: bool, json: JsonOutput | None
+) -> None:
     """Show where an engine's time goes, layer by layer, and why.
 
     PATH is a build folder, one engine of it, or an ONNX file, whose names the layers have. Shows also which
@@ -308,7 +301,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
 @json_option("trtopt.compare", "the comparison, raw samples included,", indent=None)
 @export_option
 def compare(
-    request: CompareRequest, markdown: bool, json: JsonOutput | None, export: tuple[Export, ...]
+    request: measuring.CompareRequest, markdown: bool, json: JsonOutput | None, export: tuple[Export, ...]
 ) -> None:
     """Compare results, engines or builds: faster, slower or the same.
 
@@ -343,7 +336,7 @@ def compare(
 
 @command("measure.ExplainRequest", exceptions=("--duration",))
 @json_option("trtopt.explanation", "the causes")
-def explain(request: ExplainRequest, json: JsonOutput | None) -> None:
+def explain(request: measuring.ExplainRequest, json: JsonOutput | None) -> None:
     """Show why one engine is slower or faster than another.
 
     The change of the latency from A to B as a sum of causes, each with its milliseconds, ONNX nodes and what
@@ -369,7 +362,7 @@ def history() -> None:
 
 
 @history.command("add", request="measure.HistoryAddRequest")
-def add_results(request: HistoryAddRequest) -> None:
+def add_results(request: measuring.HistoryAddRequest) -> None:
     """Add results to a history.
 
     A result that is in it already stays there once. Several hosts may add at the same time.
@@ -382,7 +375,7 @@ def add_results(request: HistoryAddRequest) -> None:
 
 @history.command("show", request="measure.HistoryRequest")
 @json_option("trtopt.history", "the series, their runs and changes,")
-def show_history(request: HistoryRequest, json: JsonOutput | None) -> None:
+def show_history(request: measuring.HistoryRequest, json: JsonOutput | None) -> None:
     """Show every series, and each change with what else changed there."""
     from trtopt.cli.console import show_result
     from trtopt.workflows.history import history as run
@@ -395,7 +388,7 @@ def show_history(request: HistoryRequest, json: JsonOutput | None) -> None:
 @markdown_option
 @export_option
 def check_history(
-    request: HistoryRequest, json: JsonOutput | None, markdown: bool, export: tuple[Export, ...]
+    request: measuring.HistoryRequest, json: JsonOutput | None, markdown: bool, export: tuple[Export, ...]
 ) -> None:
     """Judge the newest result, or RESULT, for a CI.
 
@@ -415,7 +408,7 @@ def check_history(
 
 @command("build.SweepRequest", synonyms=("grid", "scan"))
 @json_option("trtopt.sweep")
-def sweep(request: SweepRequest, json: JsonOutput | None) -> None:
+def sweep(request: building.SweepRequest, json: JsonOutput | None) -> None:
     """Build and measure many batch sizes and precisions.
 
     MODEL, an ONNX file, is built and measured at every combination of the given values.
@@ -437,7 +430,7 @@ def sweep(request: SweepRequest, json: JsonOutput | None) -> None:
 
 @command("build.TuneRequest", synonyms=("autotune", "search"), exceptions=("--duration", "--threshold"))
 @json_option("trtopt.tuned", "the result")
-def tune(request: TuneRequest, json: JsonOutput | None) -> None:
+def tune(request: building.TuneRequest, json: JsonOutput | None) -> None:
     """Search for a faster engine within a budget of time.
 
     Tries candidates for MODEL, an ONNX file, one by one, the highest expected gain per second first. Each is
@@ -464,7 +457,7 @@ def tune(request: TuneRequest, json: JsonOutput | None) -> None:
 
 
 @command("measure.ReportRequest", synonyms=("html", "page", "plot", "visualise", "visualize"))
-def report(request: ReportRequest) -> None:
+def report(request: measuring.ReportRequest) -> None:
     """Write a folder's builds, results and profiles as an HTML page.
 
     The page needs no network. DIR holds what `trtopt build -o DIR`, `trtopt bench --json DIR/bench.json` and
@@ -474,7 +467,7 @@ def report(request: ReportRequest) -> None:
     _write_page(request)
 
 
-def _write_page(request: ReportRequest, *, leave_out_others: bool = False) -> None:
+def _write_page(request: measuring.ReportRequest, *, leave_out_others: bool = False) -> None:
     """Write a page, and show its name."""
     from trtopt.api import write_page
     from trtopt.cli.console import phases, say

@@ -17,19 +17,7 @@ if TYPE_CHECKING:
     from trtopt.export.spec import Listed
     from trtopt.records import TensorSpec
     from trtopt.report.view import View
-    from trtopt.requests.models import (
-        BisectRequest,
-        CastRequest,
-        CheckRequest,
-        DiffRequest,
-        ExportRequest,
-        ExtractRequest,
-        InspectRequest,
-        LintRequest,
-        QuantizeRequest,
-        ReduceRequest,
-        RewriteRequest,
-    )
+    from trtopt.requests import models as requests
 
 
 @command(name="models", synonyms=("list", "zoo"))
@@ -74,7 +62,7 @@ def _inputs(inputs: Sequence[TensorSpec]) -> str:
 
 
 @command("models.ExportRequest")
-def export(request: ExportRequest) -> None:
+def export(request: requests.ExportRequest) -> None:
     """Export a PyTorch model to ONNX and compare it with PyTorch.
 
     MODEL is a name of the collection (see `trtopt models`), a model file (TOML), or package.module:callable
@@ -100,7 +88,7 @@ def _exported_lines(exported: Exported) -> list[str]:
 
 @command("models.InspectRequest", synonyms=("describe", "info", "show", "summary"))
 @json_option("trtopt.inspect", "what is in it")
-def inspect(request: InspectRequest, json: JsonOutput | None) -> None:
+def inspect(request: requests.InspectRequest, json: JsonOutput | None) -> None:
     """Show what is in a model, an engine, a result file or a folder.
 
     Nothing is run, and no weights are read. PATH is an ONNX file, an engine, or what trtopt made: a build or
@@ -131,7 +119,7 @@ _FINDINGS_SHOWN = 5
     shell_complete=offer(lint_check_names, in_list=True),
     help="Exit with 3 if one of these checks (or `any`) finds something.",
 )
-def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> None:
+def lint(request: requests.LintRequest, json: JsonOutput | None, fail_on: str | None) -> None:
     """Show what slows a model down on TensorRT, and what to do.
 
     MODEL is an ONNX file.
@@ -164,7 +152,7 @@ def _explain_option(text: str) -> Callable[[Callable[..., Any]], Any]:
 @_explain_option("Show what was done or declined at this node, and why.")
 @json_option("trtopt.rewrite", "the trace")
 def rewrite(
-    request: RewriteRequest | None, listing: bool, explain: str | None, json: JsonOutput | None
+    request: requests.RewriteRequest | None, listing: bool, explain: str | None, json: JsonOutput | None
 ) -> None:
     """Rewrite an ONNX file so that TensorRT fuses more of it.
 
@@ -191,7 +179,7 @@ def rewrite(
 
 @command("models.ExtractRequest")
 @json_option("trtopt.extraction")
-def extract(request: ExtractRequest, json: JsonOutput | None) -> None:
+def extract(request: requests.ExtractRequest, json: JsonOutput | None) -> None:
     """Write a part of an ONNX file, from some of its tensors to others.
 
     The part's inputs and outputs have the types and shapes that they have in MODEL.
@@ -204,7 +192,7 @@ def extract(request: ExtractRequest, json: JsonOutput | None) -> None:
 
 @command("models.DiffRequest")
 @json_option("trtopt.diff", "the differences")
-def diff(request: DiffRequest, json: JsonOutput | None) -> None:
+def diff(request: requests.DiffRequest, json: JsonOutput | None) -> None:
     """Show how two ONNX files differ: nodes, types, shapes, weights.
 
     Nodes are matched by what they compute, not by their names. Exits with 0 whether A and B differ or not;
@@ -226,7 +214,7 @@ def diff(request: DiffRequest, json: JsonOutput | None) -> None:
 @_explain_option("Explain why this node became 16-bit or stayed FP32.")
 @strict_option
 @json_option("trtopt.cast")
-def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
+def cast(request: requests.CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
     """Write FP16 or BF16 into an ONNX file where that is safe.
 
     Shows which nodes of MODEL stay FP32, and why.
@@ -250,7 +238,9 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
 @_explain_option("Explain the decision on this node.")
 @strict_option
 @json_option("trtopt.quantization")
-def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
+def quantize(
+    request: requests.QuantizeRequest, explain: str | None, strict: bool, json: JsonOutput | None
+) -> None:
     """Quantise an ONNX file to INT8, FP8 or INT4 with Q/DQ.
 
     They are written where TensorRT profits from them.
@@ -275,7 +265,7 @@ def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: 
 
 @command("models.CheckRequest", synonyms=("accuracy", "eval", "evaluate", "validate"))
 @json_option("trtopt.check")
-def check(request: CheckRequest, json: JsonOutput | None) -> None:
+def check(request: requests.CheckRequest, json: JsonOutput | None) -> None:
     """Compare a model or its engines with a reference: SQNR, top-1.
 
     MODEL is an ONNX file, a build folder or an engine in one; the reference is an ONNX file. Exits with 3 if
@@ -293,7 +283,7 @@ def check(request: CheckRequest, json: JsonOutput | None) -> None:
 
 @command("models.BisectRequest", exceptions=("--exclude",))
 @json_option("trtopt.bisect", "the report, with the front and all nodes,")
-def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
+def bisect(request: requests.BisectRequest, json: JsonOutput | None) -> None:
     """Find which nodes must keep a higher precision for accuracy.
 
     They are the fewest of MODEL that meet the bounds. Exits with 3 if these are not met even with all nodes
@@ -311,7 +301,7 @@ def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
 
 @command("models.ReduceRequest", exceptions=("--timeout",))
 @json_option("trtopt.reduce")
-def reduce(request: ReduceRequest, json: JsonOutput | None) -> None:
+def reduce(request: requests.ReduceRequest, json: JsonOutput | None) -> None:
     """Find the smallest part of a model that still fails.
 
     It fails as MODEL does, on the inputs that are written next to it. A run that was stopped continues where

@@ -212,8 +212,8 @@ def check_alarms(alarms: Sequence[str], *, strict: bool) -> None:
 
 # ── the log, an option of every command ───────────────────────────────────────────────────────────────────
 
-VERBOSITY, LOG_FILE = "trtopt.verbosity", "trtopt.log_file"
-"""Keys in a context's `meta`."""
+VERBOSITY = "trtopt.verbosity"
+"""The key in a context's `meta`."""
 QUIET = -1
 _LOG_BEGINS = b'{"time":"'
 
@@ -235,19 +235,6 @@ def _show(context: click.Context, verbosity: int) -> None:
         raise click.UsageError("--quiet and --verbose contradict each other: omit one of them")
     context.meta[VERBOSITY] = verbosity
     show(verbosity)
-
-
-def _log_file(context: click.Context, option: click.Parameter, path: Path | None) -> None:
-    context.meta[LOG_FILE] = path
-
-
-def open_log(context: click.Context) -> None:
-    """Begin the log, if one is requested."""
-    if (path := context.meta.get(LOG_FILE)) is not None:
-        from trtopt.logs import LOG, write_to
-
-        write_to(path)
-        LOG.info("trtopt %s: %s", __version__, shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
 
 
 def _logs(path: Path) -> Mapping[Path, Kind]:
@@ -277,8 +264,6 @@ LOG_OPTIONS = (
         ["--log-file"],
         type=Output(_logs),
         metavar="FILE",
-        expose_value=False,
-        callback=_log_file,
         help="Append the log to FILE, as JSON lines.",
     ),
 )
@@ -305,7 +290,11 @@ def checked_outputs(context: click.Context) -> Iterator[None]:
                 check_output(path, kind)
             except (UsageError, OutputError) as error:
                 raise type(error)(f"{option} {error.problem}", error.remedy) from None
-        open_log(context)
+        if (log := context.params["log_file"]) is not None:
+            from trtopt.logs import LOG, write_to
+
+            write_to(log)
+            LOG.info("trtopt %s: %s", __version__, shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
         yield
 
 
@@ -313,8 +302,7 @@ def _outputs(context: click.Context) -> Iterator[tuple[str, Path, Kind]]:
     """The option, the file and its kind."""
     for parameter in context.command.params:
         if isinstance(parameter.type, Output):
-            is_log = not parameter.expose_value
-            value = context.meta.get(LOG_FILE) if is_log else context.params.get(parameter.name or "")
+            value = context.params[parameter.name or ""]
             for one in value if isinstance(value, tuple) else () if value is None else (value,):
                 for path, kind in parameter.type.writes(one).items():
                     yield parameter.opts[0], path, kind
