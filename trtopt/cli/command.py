@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from trtopt.cli.outputs import LOG_OPTIONS, checked_outputs
+from trtopt.cli.outputs import LOG_OPTIONS, OWN, checked_outputs
 
 WORDS = "trtopt.words"
 """The key in a context's `meta`: the words of the command line."""
@@ -77,8 +77,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Command.invoke`; the outputs are checked first."""
-        values = dict(ctx.params)
-        del values["log_file"]
+        values = {name: value for name, value in ctx.params.items() if name not in OWN}
         with checked_outputs(ctx):
             if self._request is not None:
                 from trtopt.cli.declared import fields_of

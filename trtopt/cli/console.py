@@ -1,4 +1,7 @@
-"""What commands print: results on standard output; notes, warnings and live progress on standard error."""
+"""What commands print: results on standard output; notes, warnings and live progress on standard error.
+
+Where the JSON of a result goes to standard output, everything else goes to standard error.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
-from trtopt.cli.outputs import QUIET, VERBOSITY, JsonOutput, takes_stdout, write_json
+from trtopt.cli.outputs import QUIET, VERBOSITY, takes_stdout, write_json
 from trtopt.logs import LOG
 from trtopt.printable import visible
 from trtopt.records import BenchReport, SweepPoint, SweepReport
@@ -60,7 +63,7 @@ def console(*, stderr: bool = False, file: IO[str] | None = None) -> Console:
 
 def show(*parts: RenderableType, err: bool = False) -> None:
     """Print tables and text; in a pipe without wrapping or trailing blanks."""
-    screen = console(stderr=err)
+    screen = console(stderr=err or takes_stdout())
     if screen.file.isatty():
         screen.print(*parts, crop=False)  # what does not wrap is the terminal's to wrap
         return
@@ -70,29 +73,22 @@ def show(*parts: RenderableType, err: bool = False) -> None:
 
 
 def show_result(
-    json: JsonOutput | None,
-    result: Result,
-    shown: View | Sequence[str] | None = None,
-    *,
-    alarms: Iterable[str] = (),
+    result: Result, shown: View | Sequence[str] | None = None, *, alarms: Iterable[str] = ()
 ) -> None:
-    """Print what warns of the result, its JSON if that is requested, and its view or what is `shown` of it.
-
-    Where the JSON goes to standard output, everything else goes to standard error.
-    """
+    """Print what warns of the result, its JSON if requested, and its view or what is `shown` of it."""
     warn((*getattr(result, "alarms", ()), *alarms))
-    write_json(json, result.record())
+    write_json(result.record())
     shown = result.view if shown is None else shown
     if isinstance(shown, View):
-        show_view(shown, err=takes_stdout(json))
+        show_view(shown)
     else:
-        say(*shown, err=takes_stdout(json))
+        say(*shown)
 
 
-def show_view(view: View, *, err: bool = False) -> None:
+def show_view(view: View) -> None:
     """Print what a record shows, with -v its details, then its notes."""
-    show(view.terminal(verbose=is_verbose()), err=err)
-    show_notes(view.notes, err=err)
+    show(view.terminal(verbose=is_verbose()))
+    show_notes(view.notes)
 
 
 def say(*lines: str, err: bool = False) -> None:
@@ -102,7 +98,7 @@ def say(*lines: str, err: bool = False) -> None:
 
 def say_wrapped(*lines: str, err: bool = False) -> None:
     """Print lines; on a terminal those that are too long break between words, and are indented."""
-    screen = console(stderr=err)
+    screen = console(stderr=err or takes_stdout())
     say(*(piece for line in lines for piece in wrapped(line, screen.width)), err=err)
 
 
@@ -121,14 +117,14 @@ def note(text: str) -> None:
     LOG.info("%s", text)
 
 
-def show_notes(notes: Iterable[Note], *, err: bool = False) -> None:
+def show_notes(notes: Iterable[Note]) -> None:
     """The notes under a result: three lines, with -v all, with --quiet none."""
     notes = list(notes)
     for line in grouped(notes):
         LOG.info("%s", line)
     lines = note_lines(notes, verbose=is_verbose())
     if lines and verbosity() != QUIET:
-        say_wrapped(*lines, err=err)
+        say_wrapped(*lines)
 
 
 def warn(texts: Iterable[str]) -> None:
@@ -150,7 +146,7 @@ def is_verbose() -> bool:
 
 
 def _stream(err: bool) -> Any:
-    return sys.stderr if err else sys.stdout
+    return sys.stderr if err or takes_stdout() else sys.stdout
 
 
 # ── progress ────────────────────────────────────────────────────────────────────────────────────────────
@@ -241,9 +237,7 @@ class _Left(TimeRemainingColumn):
 
 
 @contextmanager
-def listening(
-    report: Callable[[BenchReport], None] = lambda report: None,
-) -> Iterator[Listener]:
+def listening(report: Callable[[BenchReport], None] = lambda report: None) -> Iterator[Listener]:
     """A listener that shows notes and, on a terminal, bars; all on standard error.
 
     `report` receives each report so far. The points of a sweep are a line each.

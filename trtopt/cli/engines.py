@@ -19,7 +19,6 @@ from trtopt.cli.outputs import (
     UNTRUSTWORTHY,
     VERBOSITY,
     Export,
-    JsonOutput,
     Output,
     check_alarms,
     end_gate,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 @command("build.OptimizeRequest", synonyms=("auto", "optimise"), more_precisions="build")
 @json_option("trtopt.optimize", "the result")
-def optimize(request: building.OptimizeRequest, json: JsonOutput | None) -> None:
+def optimize(request: building.OptimizeRequest) -> None:
     """Find the fastest engine within your latency and accuracy bounds.
 
     Lints and rewrites MODEL, an ONNX file, builds engines, measures them, compares their outputs with those
@@ -56,7 +55,7 @@ def optimize(request: building.OptimizeRequest, json: JsonOutput | None) -> None
 
     with listening() as listener:
         found = run(request, listener)
-    show_result(json, found)
+    show_result(found)
     _write_report(Path(found.folder))
     if not found.met:
         raise click.exceptions.Exit(NOT_MET)
@@ -88,11 +87,7 @@ _ALLOWED_WITH_LOCKED = ("locked", "output", "plugins")
 @strict_option
 @click.pass_context
 def build(
-    context: click.Context,
-    request: building.BuildRequest | None,
-    allow_fallback: bool,
-    json: JsonOutput | None,
-    strict: bool,
+    context: click.Context, request: building.BuildRequest | None, allow_fallback: bool, strict: bool
 ) -> None:
     """Build one engine per batch size from an ONNX file.
 
@@ -134,10 +129,10 @@ def build(
         blocks += verdict_view(manifest.verdict).blocks
         notes += manifest.verdict.notes
     view = View(built.title, blocks, plain(dict.fromkeys(notes)))
-    show_result(json, manifest, view)
+    show_result(manifest, view)
     if not allow_fallback:
         was_measured = manifest.verdict is not None and not strict
-        show_notes(plain(check_receipts(receipts, was_measured=was_measured)), err=takes_stdout(json))
+        show_notes(plain(check_receipts(receipts, was_measured=was_measured)))
     check_alarms(manifest.alarms, strict=strict)
 
 
@@ -162,7 +157,7 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     target = output or Path(f"{source.resolve().name}.rebuilt")  # in the current folder
     with listening() as listener:
         manifest, changes = rebuild_locked(source, target, listener, plugins)
-    show_result(None, manifest, build_view(manifest, str(target)))
+    show_result(manifest, build_view(manifest, str(target)))
     say(*(changes or ["the rebuild is the same in versions, machine, settings and hashes"]))
 
 
@@ -188,11 +183,7 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     help="Write layer times as trtexec --exportProfile does; turns on --layers.",
 )
 def bench(
-    request: measuring.BenchRequest,
-    strict: bool,
-    json: JsonOutput | None,
-    export_times: Path | None,
-    export_profile: Path | None,
+    request: measuring.BenchRequest, strict: bool, export_times: Path | None, export_profile: Path | None
 ) -> None:
     """Measure latency and throughput of engines or of an ONNX file.
 
@@ -210,15 +201,14 @@ def bench(
         """After every engine: a later failure must not take finished measurements along."""
         nonlocal latest
         latest = report
-        if not takes_stdout(json):
-            write_json(json, report)
+        if not takes_stdout():
+            write_json(report)
 
     def finish() -> None:
         if latest is not None:
             _export_as_trtexec_does(latest, export_times, export_profile)
             view, alarms = bench_view(latest, Path(request.path).name), distrust([latest])
-            unsaved = json if takes_stdout(json) else None
-            show_result(unsaved, latest, view, alarms=alarms)
+            show_result(latest, view, alarms=alarms)
 
     try:
         with listening(save) as listener:
@@ -268,9 +258,7 @@ def profile_files(folder: Path) -> Mapping[Path, Kind]:
     "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto next to profile.json."
 )
 @json_option("trtopt.profile", "the profile", indent=None)
-def profile(
-    request: measuring.ProfileRequest, output: Path | None, with_trace: bool, json: JsonOutput | None
-) -> None:
+def profile(request: measuring.ProfileRequest, output: Path | None, with_trace: bool) -> None:
     """Show where an engine's time goes, layer by layer, and why.
 
     PATH is a build folder, one engine of it, or an ONNX file, whose names the layers have. Shows also which
@@ -293,16 +281,14 @@ def profile(
         write_output(output / PROFILE_FILE, to_json(report, indent=None), kinds[output / PROFILE_FILE])
         if with_trace:
             write_output(output / TRACE_FILE, trace(report), kinds[output / TRACE_FILE])
-    show_result(json, report)
+    show_result(report)
 
 
 @command("measure.CompareRequest", exceptions=("--force",))
 @markdown_option
 @json_option("trtopt.compare", "the comparison, raw samples included,", indent=None)
 @export_option
-def compare(
-    request: measuring.CompareRequest, markdown: bool, json: JsonOutput | None, export: tuple[Export, ...]
-) -> None:
+def compare(request: measuring.CompareRequest, markdown: bool, export: tuple[Export, ...]) -> None:
     """Compare results, engines or builds: faster, slower or the same.
 
     A, the baseline, and B are result files of `trtopt bench`, or build folders or engines, which take turns
@@ -325,7 +311,7 @@ def compare(
         with listening() as listener:
             compared = run(request, listener)
         view = compared.view
-        show_result(json, compared, view.markdown().splitlines() if markdown else None)
+        show_result(compared, view.markdown().splitlines() if markdown else None)
         if compared.failure is not None:
             raise DeviceError(
                 compared.failure, "earlier measurements are kept; check the GPU with nvidia-smi"
@@ -336,7 +322,7 @@ def compare(
 
 @command("measure.ExplainRequest", exceptions=("--duration",))
 @json_option("trtopt.explanation", "the causes")
-def explain(request: measuring.ExplainRequest, json: JsonOutput | None) -> None:
+def explain(request: measuring.ExplainRequest) -> None:
     """Show why one engine is slower or faster than another.
 
     The change of the latency from A to B as a sum of causes, each with its milliseconds, ONNX nodes and what
@@ -350,7 +336,7 @@ def explain(request: measuring.ExplainRequest, json: JsonOutput | None) -> None:
 
     with listening() as listener:
         found = run(request, listener)
-    show_result(json, found)
+    show_result(found)
 
 
 @click.group(cls=Group)
@@ -375,21 +361,19 @@ def add_results(request: measuring.HistoryAddRequest) -> None:
 
 @history.command("show", request="measure.HistoryRequest")
 @json_option("trtopt.history", "the series, their runs and changes,")
-def show_history(request: measuring.HistoryRequest, json: JsonOutput | None) -> None:
+def show_history(request: measuring.HistoryRequest) -> None:
     """Show every series, and each change with what else changed there."""
     from trtopt.cli.console import show_result
     from trtopt.workflows.history import history as run
 
-    show_result(json, run(request))
+    show_result(run(request))
 
 
 @history.command("check", request="measure.HistoryRequest")
 @json_option("trtopt.history", "the series, their runs and changes,")
 @markdown_option
 @export_option
-def check_history(
-    request: measuring.HistoryRequest, json: JsonOutput | None, markdown: bool, export: tuple[Export, ...]
-) -> None:
+def check_history(request: measuring.HistoryRequest, markdown: bool, export: tuple[Export, ...]) -> None:
     """Judge the newest result, or RESULT, for a CI.
 
     Exits with 3 if a series is slower than before, until twenty runs are at the new level, and with 5 if that
@@ -402,13 +386,13 @@ def check_history(
     with gate("history check", export):
         report = run(request)
         view = report.view
-        show_result(json, report, view.markdown().splitlines() if markdown else None)
+        show_result(report, view.markdown().splitlines() if markdown else None)
         end_gate(export, view.gate)
 
 
 @command("build.SweepRequest", synonyms=("grid", "scan"))
 @json_option("trtopt.sweep")
-def sweep(request: building.SweepRequest, json: JsonOutput | None) -> None:
+def sweep(request: building.SweepRequest) -> None:
     """Build and measure many batch sizes and precisions.
 
     MODEL, an ONNX file, is built and measured at every combination of the given values.
@@ -425,12 +409,12 @@ def sweep(request: building.SweepRequest, json: JsonOutput | None) -> None:
     except KeyboardInterrupt:
         say("trtopt: run the same command again to continue after the measured points", err=True)
         raise
-    show_result(json, report)
+    show_result(report)
 
 
 @command("build.TuneRequest", synonyms=("autotune", "search"), exceptions=("--duration", "--threshold"))
 @json_option("trtopt.tuned", "the result")
-def tune(request: building.TuneRequest, json: JsonOutput | None) -> None:
+def tune(request: building.TuneRequest) -> None:
     """Search for a faster engine within a budget of time.
 
     Tries candidates for MODEL, an ONNX file, one by one, the highest expected gain per second first. Each is
@@ -453,7 +437,7 @@ def tune(request: building.TuneRequest, json: JsonOutput | None) -> None:
         if Path(request.output or default_folder(Path(request.model))).joinpath(LEDGER).is_file():
             say("trtopt: run the same command with --resume to continue after the candidates tried", err=True)
         raise
-    show_result(json, tuned)
+    show_result(tuned)
 
 
 @command("measure.ReportRequest", synonyms=("html", "page", "plot", "visualise", "visualize"))

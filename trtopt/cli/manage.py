@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.command import Group, command
-from trtopt.cli.outputs import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.outputs import json_option, write_json
 
 if TYPE_CHECKING:
     from trtopt.requests.build import CacheRequest, VerifyRequest
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @command("build.VerifyRequest")
 @json_option("trtopt.verify", "the findings")
-def verify(request: VerifyRequest, json: JsonOutput | None) -> None:
+def verify(request: VerifyRequest) -> None:
     """Check a build folder's hashes.
 
     Hashes every file of the build FOLDER again. Exits with 1 if something is missing or has changed.
@@ -25,7 +25,7 @@ def verify(request: VerifyRequest, json: JsonOutput | None) -> None:
     from trtopt.workflows.build.folder import verify as run
 
     check = run(request)
-    show_result(json, check, folder_view(check, str(request.folder)))
+    show_result(check, folder_view(check, str(request.folder)))
     if not check.is_whole:
         click.get_current_context().exit(1)
 
@@ -43,15 +43,15 @@ def cache() -> None:
 
 @cache.command("ls", request="build.CacheRequest")
 @json_option("trtopt.cache", "the entries, one per line,", indent=None)
-def list_caches(request: CacheRequest, json: JsonOutput | None) -> None:
+def list_caches(request: CacheRequest) -> None:
     """List the caches, the latest used first."""
     from trtopt.cli.console import show
     from trtopt.report.build import caches_view
     from trtopt.workflows.cache_folder import entries, store_folder
 
     cache_entries = entries(request.cache_dir)
-    write_json(json, *cache_entries)
-    show(caches_view(cache_entries, str(store_folder(request.cache_dir))), err=takes_stdout(json))
+    write_json(*cache_entries)
+    show(caches_view(cache_entries, str(store_folder(request.cache_dir))))
 
 
 @cache.command("prune", request="build.CacheRequest")
@@ -68,7 +68,7 @@ def prune_caches(request: CacheRequest, max_size: int | None) -> None:
 
 @command(synonyms=("env",))
 @json_option("trtopt.doctor", "the findings")
-def doctor(json: JsonOutput | None) -> None:
+def doctor() -> None:
     """Show what is installed and which commands work here.
 
     Shows what to install for the others too.
@@ -78,8 +78,8 @@ def doctor(json: JsonOutput | None) -> None:
     from trtopt.workflows.provenance import survey
 
     findings = survey()
-    write_json(json, findings)
-    say_wrapped(*doctor_lines(findings), err=takes_stdout(json))
+    write_json(findings)
+    say_wrapped(*doctor_lines(findings))
 
 
 _COMPLETION_FILES = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtopt.cli.command import command
-from trtopt.cli.outputs import NOT_MET, NOT_SHOWN, JsonOutput, check_alarms, json_option, strict_option
+from trtopt.cli.outputs import NOT_MET, NOT_SHOWN, check_alarms, json_option, requested_json, strict_option
 from trtopt.cli.parameters import lint_check_names, model_names, offer
 
 if TYPE_CHECKING:
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 @command(name="models", synonyms=("list", "zoo"))
 @click.argument("name", required=False, shell_complete=offer(model_names, files=True))
 @json_option("trtopt.models", "the list")
-def models(name: str | None, json: JsonOutput | None) -> None:
+def models(name: str | None) -> None:
     """List the model collection, or show one model.
 
     NAME is one of the collection, whose model file (TOML) is printed.
     """
     from trtopt.cli.console import say, show_view
-    from trtopt.cli.outputs import takes_stdout, write_json
+    from trtopt.cli.outputs import write_json
     from trtopt.export.spec import collection_of, files, find
 
     paths = files() if name is None else {name: find(name)}
     found = collection_of(paths)
-    write_json(json, found)
+    write_json(found)
     if name is None:
-        show_view(_collection(found.models), err=takes_stdout(json))
+        show_view(_collection(found.models))
     else:
-        say(f"# {paths[name]}", *paths[name].read_text("utf-8").splitlines(), err=takes_stdout(json))
+        say(f"# {paths[name]}", *paths[name].read_text("utf-8").splitlines())
 
 
 def _collection(models: Sequence[Listed]) -> View:
@@ -88,21 +88,20 @@ def _exported_lines(exported: Exported) -> list[str]:
 
 @command("models.InspectRequest", synonyms=("describe", "info", "show", "summary"))
 @json_option("trtopt.inspect", "what is in it")
-def inspect(request: requests.InspectRequest, json: JsonOutput | None) -> None:
+def inspect(request: requests.InspectRequest) -> None:
     """Show what is in a model, an engine, a result file or a folder.
 
     Nothing is run, and no weights are read. PATH is an ONNX file, an engine, or what trtopt made: a build or
     sweep folder, a result file, a plan, a store of timing caches.
     """
     from trtopt.cli.console import phases, show_result, show_view
-    from trtopt.cli.outputs import takes_stdout
     from trtopt.workflows.inspect import inspect as run
 
     with phases(f"inspecting {Path(request.path).name}") as enter:
         inspection, result = run(request, enter)
-    show_result(json, inspection)
+    show_result(inspection)
     if result is not None:
-        show_view(result.view, err=takes_stdout(json))
+        show_view(result.view)
     if inspection.capability is not None and not inspection.capability.is_shown:
         raise click.exceptions.Exit(NOT_MET if inspection.capability.refused else NOT_SHOWN)
 
@@ -119,7 +118,7 @@ _FINDINGS_SHOWN = 5
     shell_complete=offer(lint_check_names, in_list=True),
     help="Exit with 3 if one of these checks (or `any`) finds something.",
 )
-def lint(request: requests.LintRequest, json: JsonOutput | None, fail_on: str | None) -> None:
+def lint(request: requests.LintRequest, fail_on: str | None) -> None:
     """Show what slows a model down on TensorRT, and what to do.
 
     MODEL is an ONNX file.
@@ -135,7 +134,7 @@ def lint(request: requests.LintRequest, json: JsonOutput | None, fail_on: str | 
             f"there is no check {sorted(unknown)[0]!r}", f"choose of any, {', '.join(sorted(known))}"
         )
     report = lint_model(Path(request.model), target=request.target)
-    show_result(json, report, [*finding_lines(report, None if is_verbose() else _FINDINGS_SHOWN)])
+    show_result(report, [*finding_lines(report, None if is_verbose() else _FINDINGS_SHOWN)])
     found_names = {item.check for item in report.advice}
     if ("any" in requested and found_names) or requested & found_names:
         raise click.exceptions.Exit(NOT_MET)
@@ -151,9 +150,7 @@ def _explain_option(text: str) -> Callable[[Callable[..., Any]], Any]:
 @click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and exit.")
 @_explain_option("Show what was done or declined at this node, and why.")
 @json_option("trtopt.rewrite", "the trace")
-def rewrite(
-    request: requests.RewriteRequest | None, listing: bool, explain: str | None, json: JsonOutput | None
-) -> None:
+def rewrite(request: requests.RewriteRequest | None, listing: bool, explain: str | None) -> None:
     """Rewrite an ONNX file so that TensorRT fuses more of it.
 
     What is written is checked to compute the same function as MODEL.
@@ -165,7 +162,7 @@ def rewrite(
     from trtopt.workflows.models import rewrite as run
 
     if listing:
-        if json is not None:
+        if (json := requested_json()) is not None:
             json.write(f"{catalogue_json()}\n".encode())
         else:
             click.echo("\n".join(catalogue()))
@@ -174,12 +171,12 @@ def rewrite(
         raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")
     with phases(f"rewriting {Path(request.model).name}"):
         trace = run(request, note, lambda trace: explain is None or of_node(trace, explain))
-    show_result(json, trace, None if explain is None else of_node(trace, explain))
+    show_result(trace, None if explain is None else of_node(trace, explain))
 
 
 @command("models.ExtractRequest")
 @json_option("trtopt.extraction")
-def extract(request: requests.ExtractRequest, json: JsonOutput | None) -> None:
+def extract(request: requests.ExtractRequest) -> None:
     """Write a part of an ONNX file, from some of its tensors to others.
 
     The part's inputs and outputs have the types and shapes that they have in MODEL.
@@ -187,12 +184,12 @@ def extract(request: requests.ExtractRequest, json: JsonOutput | None) -> None:
     from trtopt.cli.console import show_result
     from trtopt.workflows.models import extract as run
 
-    show_result(json, run(request))
+    show_result(run(request))
 
 
 @command("models.DiffRequest")
 @json_option("trtopt.diff", "the differences")
-def diff(request: requests.DiffRequest, json: JsonOutput | None) -> None:
+def diff(request: requests.DiffRequest) -> None:
     """Show how two ONNX files differ: nodes, types, shapes, weights.
 
     Nodes are matched by what they compute, not by their names. Exits with 0 whether A and B differ or not;
@@ -204,7 +201,7 @@ def diff(request: requests.DiffRequest, json: JsonOutput | None) -> None:
 
     with phases(f"comparing {Path(request.model).name} and {Path(request.other).name}"):
         found = run(request)
-    show_result(json, found)
+    show_result(found)
     if request.output is not None:
         write_difference(found, Path(request.output))
         say(f"trtopt: written: {request.output}", err=True)
@@ -214,7 +211,7 @@ def diff(request: requests.DiffRequest, json: JsonOutput | None) -> None:
 @_explain_option("Explain why this node became 16-bit or stayed FP32.")
 @strict_option
 @json_option("trtopt.cast")
-def cast(request: requests.CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
+def cast(request: requests.CastRequest, explain: str | None, strict: bool) -> None:
     """Write FP16 or BF16 into an ONNX file where that is safe.
 
     Shows which nodes of MODEL stay FP32, and why.
@@ -225,7 +222,7 @@ def cast(request: requests.CastRequest, explain: str | None, strict: bool, json:
 
     with phases(f"casting {Path(request.model).name}"):
         report = run(request, note, lambda report: explain is None or explain_cast(report, explain))
-    show_result(json, report, None if explain is None else explain_cast(report, explain))
+    show_result(report, None if explain is None else explain_cast(report, explain))
     check_alarms(report.alarms, strict=strict)
 
 
@@ -238,9 +235,7 @@ def cast(request: requests.CastRequest, explain: str | None, strict: bool, json:
 @_explain_option("Explain the decision on this node.")
 @strict_option
 @json_option("trtopt.quantization")
-def quantize(
-    request: requests.QuantizeRequest, explain: str | None, strict: bool, json: JsonOutput | None
-) -> None:
+def quantize(request: requests.QuantizeRequest, explain: str | None, strict: bool) -> None:
     """Quantise an ONNX file to INT8, FP8 or INT4 with Q/DQ.
 
     They are written where TensorRT profits from them.
@@ -259,13 +254,13 @@ def quantize(
             listener,
             lambda report: explain is None or explain_quantization(report, explain),
         )
-    show_result(json, report, None if explain is None else explain_quantization(report, explain))
+    show_result(report, None if explain is None else explain_quantization(report, explain))
     check_alarms(report.alarms, strict=strict)
 
 
 @command("models.CheckRequest", synonyms=("accuracy", "eval", "evaluate", "validate"))
 @json_option("trtopt.check")
-def check(request: requests.CheckRequest, json: JsonOutput | None) -> None:
+def check(request: requests.CheckRequest) -> None:
     """Compare a model or its engines with a reference: SQNR, top-1.
 
     MODEL is an ONNX file, a build folder or an engine in one; the reference is an ONNX file. Exits with 3 if
@@ -276,14 +271,14 @@ def check(request: requests.CheckRequest, json: JsonOutput | None) -> None:
 
     with listening() as listener:
         report = run(request, listener)
-    show_result(json, report)
+    show_result(report)
     if not report.passed:
         raise click.exceptions.Exit(NOT_MET)
 
 
 @command("models.BisectRequest", exceptions=("--exclude",))
 @json_option("trtopt.bisect", "the report, with the front and all nodes,")
-def bisect(request: requests.BisectRequest, json: JsonOutput | None) -> None:
+def bisect(request: requests.BisectRequest) -> None:
     """Find which nodes must keep a higher precision for accuracy.
 
     They are the fewest of MODEL that meet the bounds. Exits with 3 if these are not met even with all nodes
@@ -294,14 +289,14 @@ def bisect(request: requests.BisectRequest, json: JsonOutput | None) -> None:
 
     with listening() as listener:
         report = run(request, listener)
-    show_result(json, report)
+    show_result(report)
     if report.verdict == "not met":
         raise click.exceptions.Exit(NOT_MET)
 
 
 @command("models.ReduceRequest", exceptions=("--timeout",))
 @json_option("trtopt.reduce")
-def reduce(request: requests.ReduceRequest, json: JsonOutput | None) -> None:
+def reduce(request: requests.ReduceRequest) -> None:
     """Find the smallest part of a model that still fails.
 
     It fails as MODEL does, on the inputs that are written next to it. A run that was stopped continues where
@@ -312,4 +307,4 @@ def reduce(request: requests.ReduceRequest, json: JsonOutput | None) -> None:
 
     with listening() as listener:
         report = run(request, listener)
-    show_result(json, report)
+    show_result(report)

@@ -50,6 +50,10 @@ def quantized_file(path: Path) -> Mapping[Path, Kind]:
 
 # ── the result as JSON ────────────────────────────────────────────────────────────────────────────────────
 
+_JSON, _LOG_FILE = "json", "log_file"
+OWN = (_JSON, _LOG_FILE)
+"""Values that commands are not given: what is shown is written there."""
+
 
 @dataclass(frozen=True)
 class JsonOutput:
@@ -76,16 +80,23 @@ class JsonOutput:
             write_output(self.file, text, self.kind)
 
 
-def takes_stdout(output: JsonOutput | None) -> bool:
+def requested_json() -> JsonOutput | None:
+    """Where the JSON of the command that runs goes, if it is requested."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.params.get(_JSON)
+
+
+def takes_stdout() -> bool:
     """Whether the JSON is requested, and on standard output."""
+    output = requested_json()
     return output is not None and output.file is None
 
 
-def write_json(output: JsonOutput | None, *records: Record) -> None:
+def write_json(*records: Record) -> None:
     """Write the record, if JSON is requested; of several each into a line of its own."""
     from trtopt.records import to_json
 
-    if output is not None:
+    if (output := requested_json()) is not None:
         indent = output.indent if len(records) == 1 else None
         output.write(b"".join(to_json(record, indent=indent) for record in records))
 
@@ -93,9 +104,10 @@ def write_json(output: JsonOutput | None, *records: Record) -> None:
 def json_option(
     schema: str, what: str = "the report", *, indent: int | None = 2
 ) -> Callable[[Callable[..., Any]], Any]:
-    """The option; the command gets `json`, a `JsonOutput` or None. The JSON begins with this schema."""
+    """The option, which `write_json` reads. The JSON begins with this schema."""
     return click.option(
         "--json",
+        _JSON,
         is_flag=False,
         flag_value="",  # without a value the message says what to write
         type=_JsonType(schema, indent),
@@ -261,7 +273,7 @@ LOG_OPTIONS = (
         help="Print only the result: no notes and no progress.",
     ),
     click.Option(
-        ["--log-file"],
+        ["--log-file", _LOG_FILE],
         type=Output(_logs),
         metavar="FILE",
         help="Append the log to FILE, as JSON lines.",
@@ -290,7 +302,7 @@ def checked_outputs(context: click.Context) -> Iterator[None]:
                 check_output(path, kind)
             except (UsageError, OutputError) as error:
                 raise type(error)(f"{option} {error.problem}", error.remedy) from None
-        if (log := context.params["log_file"]) is not None:
+        if (log := context.params[_LOG_FILE]) is not None:
             from trtopt.logs import LOG, write_to
 
             write_to(log)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.command import Group, command
-from trtopt.cli.outputs import JsonOutput, json_option
+from trtopt.cli.outputs import json_option
 
 if TYPE_CHECKING:
     from trtopt.requests.serve import DeployRequest, PlanRequest
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @command("serve.PlanRequest")
 @json_option("trtopt.plan", "the plan")
-def plan(request: PlanRequest, json: JsonOutput | None) -> None:
+def plan(request: PlanRequest) -> None:
     """Choose engines, workers and delay for a latency under a load.
 
     Setups are simulated, batch sizes included. SWEEP is a folder of `trtopt sweep`, or a build folder with
@@ -28,7 +28,7 @@ def plan(request: PlanRequest, json: JsonOutput | None) -> None:
 
     with phases("planning") as enter:
         made = make(request, enter)
-    show_result(json, made)
+    show_result(made)
     require_goal(made)
 
 
