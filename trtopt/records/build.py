@@ -11,15 +11,7 @@ import msgspec
 from trtopt.records.base import Record, Result
 from trtopt.records.machine import Backend, BuildClocks, DeviceInfo
 from trtopt.records.precision import PrecisionVerdict
-from trtopt.records.tensors import (
-    MAX_PROFILES,
-    Profile,
-    ShapeRange,
-    Span,
-    TensorSpec,
-    TypedTensor,
-    spans_of,
-)
+from trtopt.records.tensors import MAX_PROFILES, Profile, ShapeRange, Span, TensorSpec, TypedTensor, spans_of
 
 _MAX_NAME_BYTES = 255
 

@@ -7,14 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from trtopt.measure.analysis.gap_ledger import Gap, Ledger
-from trtopt.measure.analysis.outcomes import (
-    Compared,
-    Comparisons,
-    ControlRow,
-    Gaps,
-    Outcome,
-    Row,
-)
+from trtopt.measure.analysis.outcomes import Compared, Comparisons, ControlRow, Gaps, Outcome, Row
 from trtopt.measure.statistics.comparison import Ratio, ReasonCode, Verdict
 from trtopt.records import EngineArtifact, OutputChange, Trust, Upgrade, UpgradedEngine, UpgradeVerdict
 from trtopt.report.charts import Channel, chart, listed, marks

@@ -7,14 +7,7 @@ from collections.abc import Iterator
 
 from trtopt.measure.statistics.comparison import allowed_between_runs, spread_source
 from trtopt.printable import counted
-from trtopt.records import (
-    Ledger,
-    LedgerEntry,
-    Optimized,
-    OptimizedPoint,
-    Trust,
-    Tuned,
-)
+from trtopt.records import Ledger, LedgerEntry, Optimized, OptimizedPoint, Trust, Tuned
 from trtopt.report.view import (
     Block,
     Column,
