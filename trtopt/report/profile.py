@@ -63,7 +63,18 @@ def profile_view(report: ProfileReport) -> View:
 
 def _parts(report: ProfileReport) -> Iterator[Block]:
     for engine in report.engines:
-        yield from engine_parts(engine, report.peaks)
+        if engine.sum_ms:
+            yield time_chart(engine)
+        if engine.kernels is not None:
+            yield from kernel_blocks(engine.batch, engine.kernels)
+        yield layers_table(engine)
+        yield Lines([*total_lines(engine), *roofline_lines(engine)])
+        yield from roofline_charts(engine, report.peaks)
+        yield Lines(_time_lines(engine), is_detail=True)
+        yield from fusion_blocks(engine)
+        yield from receipt_blocks(engine.receipt)
+        if engine.memory is not None:
+            yield Lines(memory_lines(engine.memory))
         yield Lines([""])
     yield Lines(peak_lines(report.peaks))
 
@@ -92,22 +103,6 @@ def peak_lines(peaks: DevicePeaks | None) -> list[str]:
     for dtype, peak in peaks.flops.items():
         lines.append(f"peak rate of {dtype} {shown(peak.value / 1e12, '.3g')} TFLOP/s ({peak.source})")
     return lines
-
-
-def engine_parts(engine: EngineProfile, peaks: DevicePeaks | None) -> Iterator[Block]:
-    """All of one engine."""
-    if engine.sum_ms:
-        yield time_chart(engine)
-    if engine.kernels is not None:
-        yield from kernel_blocks(engine.batch, engine.kernels)
-    yield layers_table(engine)
-    yield Lines([*total_lines(engine), *roofline_lines(engine)])
-    yield from roofline_charts(engine, peaks)
-    yield Lines(_time_lines(engine), is_detail=True)
-    yield from fusion_blocks(engine)
-    yield from receipt_blocks(engine.receipt)
-    if engine.memory is not None:
-        yield Lines(memory_lines(engine.memory))
 
 
 # ── where the time goes ─────────────────────────────────────────────────────────────────────────────

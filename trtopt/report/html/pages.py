@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
+from msgspec import structs
+
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.findings import trust_of
 from trtopt.measure.analysis.outcomes import Comparisons, compare_reports
@@ -17,10 +19,8 @@ from trtopt.measure.statistics.summaries import figures_of
 from trtopt.records import (
     BatchVerdict,
     BenchPoint,
-    BenchReport,
     Collected,
     EngineDifference,
-    EngineProfile,
     Environment,
     Manifest,
     ModelDifference,
@@ -29,15 +29,15 @@ from trtopt.records import (
     SweepReport,
     Trust,
 )
-from trtopt.report.bench import bench_notes, bench_view, distrust
+from trtopt.report.bench import bench_view, distrust
 from trtopt.report.build import build_view
 from trtopt.report.comparison import comparison_view
 from trtopt.report.explanation import difference_blocks
 from trtopt.report.graph import difference_view
 from trtopt.report.html.page import Figure, Mark, Page, Section
 from trtopt.report.precision import check_view, verdict_view
-from trtopt.report.profile import engine_parts, profile_notes
-from trtopt.report.sweep import at_lengths, bests_table, latency_name, sweep_notes, sweep_view
+from trtopt.report.profile import profile_view
+from trtopt.report.sweep import at_lengths, bests_table, latency_name, sweep_view
 from trtopt.report.tuning import gain_line, ledger_table, separate_runs_line
 from trtopt.report.view import (
     Block,
@@ -52,6 +52,7 @@ from trtopt.report.view import (
     facts_table,
     grouped,
     table,
+    view_of,
 )
 
 _QUESTIONS = {
@@ -66,7 +67,6 @@ _NARROWEST = ("float4", "int4", "float8", "int8", "bfloat16", "float16", "float3
 _STEPS = 3
 _LEVELS = ("good", "caution", "bad")
 _Panels = dict[str, Sequence[Block]]
-_Engines = Mapping[str, tuple[ProfileReport, EngineProfile]]
 
 
 def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
@@ -80,10 +80,7 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     opened = {"fast": labels[deployed.file] if deployed is not None else "", "why": inside}
     panels: dict[str, _Panels] = {
         "fast": {labels[file]: bench_view(report).page() for file, report in collected.results.items()},
-        "why": {
-            label: View("", list(engine_parts(engine, report.peaks)), profile_notes(report)).page()
-            for label, (report, engine) in engines.items()
-        },
+        "why": {label: profile_view(report).page() for label, report in engines.items()},
         "accurate": _accuracy(collected),
         "made": _origin(collected, argv),
     }
@@ -91,7 +88,7 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     figures, why = list[Figure](), list[str]()
     if deployed is not None:
         figures, why = list(_headline(deployed, collected)), list(_reasons(deployed, collected))
-    elif inside and (engine := engines[inside][1]).sum_ms:
+    elif inside and (engine := engines[inside].engines[0]).sum_ms:
         figures = [Figure(f"layers at batch {engine.batch}", f"{engine.sum_ms:.3f}", unit="ms")]
     sections = [Section(id, title, panels[id], opened.get(id, "")) for id, title in _QUESTIONS.items()]
     return Page(
@@ -217,16 +214,15 @@ def _reasons(deployed: Deployment, collected: Collected) -> Iterator[str]:
 
 def _warnings(collected: Collected) -> list[str]:
     """What speaks against the figures and the engines, the worst first."""
-    reports = collected.results.values()
-    notes = [note for report in reports for note in bench_notes(report) if note.severity <= Severity.DOUBT]
-    shown = [note for note in notes if note.text]  # what makes figures not trustworthy has reasons besides
+    grave = [note for note in _notes(collected) if note.severity <= Severity.DOUBT]
+    shown = [note for note in grave if note.text]  # what makes figures not trustworthy has reasons besides
     missed = (
         f"{subject.name}: {one.text}"
         for check in collected.checks.values()
         for subject in check.subjects
         for one in subject.violations
     )
-    return [*distrust(reports), *grouped(shown, in_full=True), *collected.notes, *missed]
+    return [*distrust(collected.results.values()), *grouped(shown, in_full=True), *collected.notes, *missed]
 
 
 def _steps(collected: Collected, deployed: Deployment | None) -> Iterator[str]:
@@ -254,12 +250,13 @@ def _steps(collected: Collected, deployed: Deployment | None) -> Iterator[str]:
         yield f"Measure again when nothing disturbs it: trtopt bench {source} {terms} {into(file)}"
     if not collected.profiles:
         yield f"Find where the time goes: trtopt profile {source} -o {folder}"
-    notes: list[Note] = []
-    for report in collected.reports.values():
-        notes += bench_notes(report) if isinstance(report, BenchReport) else profile_notes(report)
-    yield from grouped(note for note in notes if note.severity is Severity.HINT)
+    yield from grouped(note for note in _notes(collected) if note.severity is Severity.HINT)
     if manifest is not None and manifest.verdict is None and not collected.checks:
         yield f"See whether it is accurate: trtopt check {folder} --against {model} {into('check.json')}"
+
+
+def _notes(collected: Collected) -> Iterator[Note]:
+    return (note for report in collected.reports.values() for note in view_of(report).notes)
 
 
 def _mark(collected: Collected) -> Mark:
@@ -326,18 +323,20 @@ def _date_text(created: str) -> str:
 # ── the views of a folder's records ─────────────────────────────────────────────────────────────────────
 
 
-def _engines(collected: Collected) -> _Engines:
-    """Every profiled engine, by its name on the page."""
+def _engines(collected: Collected) -> dict[str, ProfileReport]:
+    """A report on every profiled engine alone, by its name on the page."""
     return {
-        f"batch {engine.batch}" + (f" ({file})" if len(collected.profiles) > 1 else ""): (report, engine)
+        f"batch {engine.batch}" + (f" ({file})" if len(collected.profiles) > 1 else ""): structs.replace(
+            report, engines=(engine,)
+        )
         for file, report in collected.profiles.items()
         for engine in report.engines
     }
 
 
-def _profiled(engines: _Engines, batch: int | None) -> str:
+def _profiled(engines: Mapping[str, ProfileReport], batch: int | None) -> str:
     """The engine of a batch size, else of the largest: there the device is busiest; empty where none is."""
-    sizes = {label: engine.batch for label, (_, engine) in engines.items()}
+    sizes = {label: report.engines[0].batch for label, report in engines.items()}
     return max(sizes, key=lambda label: (sizes[label] == batch, sizes[label]), default="")
 
 
@@ -506,8 +505,8 @@ def _facts_of_side(side: Collected) -> dict[str, str]:
 
 def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
     """Everything of a sweep; `argv` is the command that makes the page."""
-    blocks, groups = sweep_view(report).page(), choices_of(report)
-    doubts = [note.text for note in sweep_notes(report) if note.severity is not Severity.NOTE]
+    view, groups = sweep_view(report), choices_of(report)
+    blocks, doubts = view.page(), [note.text for note in view.notes if note.severity is not Severity.NOTE]
     charts, trusts = _charts(blocks)[:1] if groups else [], [point.trust for point in report.measured]
     fast = Section("fast", "How fast is each point?", {"": blocks})
     made = Section("made", _QUESTIONS["made"], {"": [_commands({"sweep": report}, argv)]})
