@@ -401,7 +401,7 @@ def test_a_request_that_cannot_be_met_is_refused(
         ),
         (lambda table: table.update(schema="trtopt.calibration/9"), "schema trtopt.calibration/9"),
         (lambda table: table["tensors"]["images"].update(chosen=-1.0), "tensor 'images' has amax -1.0"),
-        (lambda table: table.update(extra=1), "not a calibration table"),
+        (lambda table: table.update(extra=1), "cannot be read as a calibration table"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(change: Any, message: str, table: Path, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from trtopt.errors import ModelError, OutputError
+from trtopt.errors import ModelError
 from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw
 from trtopt.export.graph import lower_to_17, name_axes, rename
 from trtopt.export.source_module import Subject
 from trtopt.export.spec import Exporter
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
-from trtopt.files.atomic import scratch_beside
+from trtopt.files.atomic import scratch_beside, writing
 from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file
 from trtopt.onnxio.external_data import (
@@ -61,32 +61,27 @@ def export(
     """
     check_output(out, MODEL)
     exporter, opset = exporter or subject.exporter, opset_version or subject.opset
-    try:
-        with scratch_beside(out) as scratch:
-            raw, tensors = scratch / "raw.onnx", _traced_inputs(subject)
-            guards = export_raw(
-                subject, tensors, exporter, opset, raw, allow_traced_branches=allow_traced_branches
-            )
-            gc.collect()  # the exporter's graph holds transposed copies of the weights
-            model = onnx.load(str(raw), load_external_data=False)
-            weights = external_files(model, raw)  # checks their places before they are read
-            rename(model, [entry.name for entry in subject.inputs], subject.outputs)
-            _refuse_fixed_inputs(subject, model, guards)
-            name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
-            if exporter == "dynamo" and opset == 17 < NATIVE_OPSET:
-                lower_to_17(model)
-            model = _inferred(model)
-            _check(model, scratch, subject.name)
-            candidate = scratch / out.name
-            _save(model, scratch, candidate, external_data)
-            for file in weights:
-                file.unlink()  # the disk need not hold them a third time
-            checks = verify(subject, open_reference(candidate))
-            external = model_file.save(model_file.load(candidate), out)
-    except OSError as error:
-        raise OutputError(
-            f"{out}: cannot be written ({error.strerror or error})", "choose another place with -o"
-        ) from error
+    with writing(out), scratch_beside(out) as scratch:
+        raw, tensors = scratch / "raw.onnx", _traced_inputs(subject)
+        guards = export_raw(
+            subject, tensors, exporter, opset, raw, allow_traced_branches=allow_traced_branches
+        )
+        gc.collect()  # the exporter's graph holds transposed copies of the weights
+        model = onnx.load(str(raw), load_external_data=False)
+        weights = external_files(model, raw)  # checks their places before they are read
+        rename(model, [entry.name for entry in subject.inputs], subject.outputs)
+        _refuse_fixed_inputs(subject, model, guards)
+        name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
+        if exporter == "dynamo" and opset == 17 < NATIVE_OPSET:
+            lower_to_17(model)
+        model = _inferred(model)
+        _check(model, scratch, subject.name)
+        candidate = scratch / out.name
+        _save(model, scratch, candidate, external_data)
+        for file in weights:
+            file.unlink()  # the disk need not hold them a third time
+        checks = verify(subject, open_reference(candidate))
+        external = model_file.save(model_file.load(candidate), out)
     return Exported(out, external, opset_of(model), len(model.graph.node), tuple(checks))
 
 

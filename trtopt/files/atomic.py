@@ -289,21 +289,17 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file")
 
 
-def cannot_write(path: Path, error: OSError) -> OutputError:
-    """The error for an output that the operating system refused."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return OutputError(f"{path}: no space left to write it", "free some space, or choose another place")
-    reason = error.strerror or str(error)
-    return OutputError(f"{path}: cannot be written ({reason})", "choose another place")
-
-
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """What the operating system refuses inside is an output that cannot be written."""
     try:
         yield
     except OSError as error:
-        raise cannot_write(path, error) from None
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            problem, remedy = "no space left to write it", "free some space, or choose another place"
+        else:
+            problem, remedy = f"cannot be written ({error.strerror or error})", "choose another place"
+        raise OutputError(f"{path}: {problem}", remedy) from None
 
 
 @contextmanager

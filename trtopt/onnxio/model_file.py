@@ -29,7 +29,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError, UsageError
-from trtopt.files.atomic import flush_names, remove_if_abandoned, replace_together, write_beside
+from trtopt.files.atomic import flush_names, remove_if_abandoned, replace_together, write_beside, writing
 from trtopt.files.bounded_reading import open_regular
 from trtopt.files.formats import OtherFormat, format_of
 from trtopt.files.outputs import Kind, check_output
@@ -235,17 +235,12 @@ def spooled_parts(
     parts: Iterable[np.ndarray[Any, Any]], dtype: Any, shape: Sequence[int], name: str, spool: Path
 ) -> onnx.TensorProto:
     """As `spooled`, of values that come in parts, each written before the next is made."""
-    try:
+    with writing(spool):
         handle, path = tempfile.mkstemp(dir=spool)
         with os.fdopen(handle, "wb") as file:
             for part in parts:
                 file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
             size = file.tell()
-    except OSError as error:
-        raise OutputError(
-            f"{spool}: no space for the values of {name!r} ({error.strerror})",
-            "free some space, or write elsewhere with -o",
-        ) from None
     code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     tensor = onnx.TensorProto(name=name, data_type=code, dims=shape)
     _refer(tensor, _own_location(Path(path)), 0, size)
@@ -465,33 +460,28 @@ def save(model: ModelFile, path: Path, beside: tuple[Path, bytes] | None = None)
     check_rest(rest_size, path)
     outside = bool(heavy) and (model.external or rest_size + _inline_size(heavy) > INLINE_LIMIT)
     weights: Path | None = None
-    try:
-        with ExitStack() as made, ExitStack() as unfinished:
-            if outside:
-                values = write_beside(path.with_name(f"{path.name}.data"), _outside(model, rest, heavy), made)
-                check_unchanged(model)
-                _remove_unneeded_weights(path)
-                weights = _take_free_name(values, path)
-                unfinished.callback(weights.unlink, missing_ok=True)
-                for tensor in filter(is_external, rest.graph.initializer):
-                    next(item for item in tensor.external_data if item.key == "location").value = weights.name
-                whole: Iterator[Any] = iter([rest.SerializeToString(deterministic=True)])
-            else:
-                whole = _inline(model, rest, heavy)
-            written = write_beside(path, sealed(whole), made)
-            other = None if beside is None else (write_beside(beside[0], [beside[1]], made), beside[0])
+    with writing(path), ExitStack() as made, ExitStack() as unfinished:
+        if outside:
+            values = write_beside(path.with_name(f"{path.name}.data"), _outside(model, rest, heavy), made)
             check_unchanged(model)
-            flush_names(path.parent)  # the weights' name is on the disk before the model needs it
-            if other is None:
-                os.replace(written, path)
-            else:
-                replace_together([other, (written, path)])
-            unfinished.pop_all()
             _remove_unneeded_weights(path)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}", "choose another place with -o"
-        ) from None
+            weights = _take_free_name(values, path)
+            unfinished.callback(weights.unlink, missing_ok=True)
+            for tensor in filter(is_external, rest.graph.initializer):
+                next(item for item in tensor.external_data if item.key == "location").value = weights.name
+            whole: Iterator[Any] = iter([rest.SerializeToString(deterministic=True)])
+        else:
+            whole = _inline(model, rest, heavy)
+        written = write_beside(path, sealed(whole), made)
+        other = None if beside is None else (write_beside(beside[0], [beside[1]], made), beside[0])
+        check_unchanged(model)
+        flush_names(path.parent)  # the weights' name is on the disk before the model needs it
+        if other is None:
+            os.replace(written, path)
+        else:
+            replace_together([other, (written, path)])
+        unfinished.pop_all()
+        _remove_unneeded_weights(path)
     return weights
 
 

@@ -25,7 +25,7 @@ from trtopt.data.readers import Arrays
 from trtopt.data.source import needs_data
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.files.bounded_reading import read_bounded
+from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.outputs import Kind
 from trtopt.onnxio.graph_walk import refill
 from trtopt.onnxio.model_file import ModelFile, array_of
@@ -89,13 +89,8 @@ def check_method(method: str) -> None:
 
 def read_table(path: Path) -> CalibrationTable:
     """A table from its file."""
-    remedy = "make one with trtopt quantize --data DATA"
-    try:
+    with reading_as("a calibration table", path, "make one with trtopt quantize --data DATA"):
         table = read_versioned(read_bounded(path), CalibrationTable)
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read ({error.strerror})", remedy) from None
-    except ValueError as error:
-        raise ArtifactError(f"{path}: not a calibration table: {error}", remedy) from None
     for name, row in table.tensors.items():
         for value in (row.chosen, *row.amax.values()):
             if not 0 <= value <= _LARGEST:
