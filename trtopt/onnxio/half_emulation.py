@@ -12,7 +12,6 @@ from onnx import TensorProto
 from trtopt.onnxio.graph_walk import (
     OWN_DOMAINS,
     TYPE_ATTRIBUTES,
-    Part,
     graphs_of,
     name_apart,
     names_in,
@@ -44,7 +43,7 @@ def _emulated(model: onnx.ModelProto, types: Mapping[str, int]) -> onnx.ModelPro
     return copy
 
 
-def _widen(part: Part, types: Mapping[str, int], taken: set[str]) -> None:
+def _widen(part: onnx.GraphProto, types: Mapping[str, int], taken: set[str]) -> None:
     nodes: list[onnx.NodeProto] = []
     wide: dict[str, str] = {}
     for old in part.node:

@@ -336,10 +336,9 @@ def types_of(model: onnx.ModelProto) -> dict[str, int]:
     """
     found: dict[str, int] = {item.name: item.data_type for item in model.graph.initializer}
     for part in graphs_of(inferred(model).graph):
-        for item in getattr(part, "initializer", ()):
-            found[item.name] = item.data_type
+        found |= {item.name: item.data_type for item in part.initializer}
         for value in (*part.input, *part.value_info, *part.output):
-            if isinstance(value, onnx.ValueInfoProto) and value.type.HasField("tensor_type"):
+            if value.type.HasField("tensor_type"):
                 found[value.name] = value.type.tensor_type.elem_type
     nodes = [node for part in graphs_of(model.graph) for node in part.node]
     while _add_neighbours_types(nodes, opset_of(model), found):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
+from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from trtopt.onnxio import model_file, weights
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, take_name
@@ -110,7 +110,7 @@ class Scope:
 
     def value(self, tensor: Any) -> Array | None:
         """A constant's values, read-only; None for anything else, also for types that NumPy lacks."""
-        if not isinstance(tensor, gs.Constant) or isinstance(tensor._values, SparseValues):
+        if not isinstance(tensor, gs.Constant):
             return None
         if isinstance(tensor._values, LazyValues):
             if not isinstance(tensor.dtype, np.dtype | type) or np.dtype(tensor.dtype).kind not in "fiub":

@@ -14,7 +14,7 @@ from dataclasses import replace
 import onnx
 
 from trtopt.errors import ModelError
-from trtopt.onnxio.graph_walk import Part, attribute, graphs_of, names_in, refill, subgraphs_of, take_name
+from trtopt.onnxio.graph_walk import attribute, graphs_of, names_in, refill, subgraphs_of, take_name
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT, check, types_of
 from trtopt.onnxio.weights import converted
@@ -115,7 +115,7 @@ class _Converter:
                 for name, is_low in zip(node.input, self._inputs(node), strict=True):
                     wanted.setdefault(name, set()).add(self._low if is_low else FLOAT)
         for part in parts:
-            for tensor in list(getattr(part, "initializer", ())):
+            for tensor in list(part.initializer):
                 if tensor.data_type != FLOAT:
                     continue
                 kinds = wanted.get(tensor.name, set())
@@ -133,7 +133,7 @@ class _Converter:
 
     # ── nodes ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def graph(self, part: Part, *, is_main: bool = False) -> None:
+    def graph(self, part: onnx.GraphProto, *, is_main: bool = False) -> None:
         """Rewrite the nodes of a graph, and those of its subgraphs as they come."""
         outside = self._outside(part, is_main)
         moved = self._move_outputs(part, outside)
@@ -154,7 +154,7 @@ class _Converter:
                     local[moved[name], outside[name]] = name
         refill(part.node, nodes)
 
-    def _outside(self, part: Part, is_main: bool) -> dict[str, int]:
+    def _outside(self, part: onnx.GraphProto, is_main: bool) -> dict[str, int]:
         """The type that each floating output of the graph must have."""
         if is_main and self._cast_io:
             for item in part.input:
@@ -163,7 +163,7 @@ class _Converter:
         wide = self._low if is_main and self._cast_io else FLOAT
         return {item.name: wide for item in part.output if self._types.get(item.name) == FLOAT}
 
-    def _move_outputs(self, part: Part, outside: Mapping[str, int]) -> dict[str, str]:
+    def _move_outputs(self, part: onnx.GraphProto, outside: Mapping[str, int]) -> dict[str, str]:
         """Outputs whose node makes another type than they must have: they are made under another name."""
         moved = {}
         for node in part.node:

@@ -12,7 +12,6 @@ import onnx
 from trtopt.onnxio.graph_walk import (
     OWN_DOMAINS,
     DisjointNames,
-    Part,
     attribute,
     graphs_of,
     opset_of,
@@ -136,7 +135,7 @@ class CastDecider:
         self._weights = {
             item.name: item
             for part in graphs_of(model.proto.graph)
-            for item in getattr(part, "initializer", ())
+            for item in part.initializer
             if item.data_type == FLOAT
         }
         self._fits: dict[str, Fit] = {}
@@ -167,7 +166,9 @@ class CastDecider:
             for name, reason in self._above_zero(part.node, inner).items():
                 kept[name] = _kept(nodes[name], "weight", reason)
                 del inner[name]
-            gelus = self._worth_casts(part, inner)
+            gelus = set[str]()  # they become part of a quantised product where they are cast
+            if target_named(self._options.target).half_gelu_pays:
+                gelus = gelus_between_products(part.node, inner, {item.name for item in part.initializer})
             for name in self._next_to_quantized(part.node, inner):
                 if name not in gelus and self._options.only is None:
                     reason = "its Q/DQ stay FP32, and casts would part them"
@@ -215,11 +216,11 @@ class CastDecider:
                     lowered |= set(compress(node.input, places[node.name].inputs))
         return {name: fit for name, fit in self._fits.items() if name in lowered}
 
-    def _edge(self, part: Part) -> set[str]:
+    def _edge(self, part: onnx.GraphProto) -> set[str]:
         """The graph's inputs and outputs that stay FP32."""
         if self._options.cast_io and part is self._model.proto.graph:
             return set()
-        names = (*_names(part.input), *_names(part.output))
+        names = (item.name for item in (*part.input, *part.output))
         return {name for name in names if self._types.get(name) == FLOAT}
 
     def _why_not(self, node: onnx.NodeProto, can: Places) -> tuple[KeepRule, str] | None:
@@ -326,13 +327,6 @@ class CastDecider:
                 )
         return found
 
-    def _worth_casts(self, part: Part, low: Mapping[str, Places]) -> set[str]:
-        """16-bit nodes that become part of a quantised product where they are cast."""
-        if not target_named(self._options.target).half_gelu_pays:
-            return set()
-        constants = {item.name for item in getattr(part, "initializer", ())}
-        return gelus_between_products(part.node, low, constants)
-
     def _next_to_quantized(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> list[str]:
         """16-bit nodes that read a DQ, or make what a Q reads, which stays FP32."""
         wide = [node for node in nodes if node.op_type in QDQ and node.name not in low]
@@ -343,10 +337,6 @@ class CastDecider:
             for node in nodes
             if node.name in low and (not touched.isdisjoint(node.input) or not wanted.isdisjoint(node.output))
         ]
-
-
-def _names(values: Iterable[onnx.ValueInfoProto | str]) -> list[str]:
-    return [value if isinstance(value, str) else value.name for value in values]
 
 
 def _kept(node: onnx.NodeProto, rule: KeepRule, reason: str) -> KeptNode:
