@@ -18,6 +18,8 @@ from trtopt.errors import ArtifactError, UsageError
 if TYPE_CHECKING:
     from trtopt.records import Backend
 
+HEAD_SIZES = range(16, 257, 8)
+"""Of attention that TensorRT fuses."""
 INTEGER_ARITHMETIC = frozenset(
     ("ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
 )

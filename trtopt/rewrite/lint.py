@@ -20,7 +20,7 @@ from trtopt.rewrite import driver
 from trtopt.rewrite.match import axes_of
 from trtopt.rewrite.rules.composed import BETTER_PLAIN, layer_norm
 from trtopt.rewrite.scope import STANDARD, Scope
-from trtopt.targets import INTEGER_ARITHMETIC, Target, target_named
+from trtopt.targets import HEAD_SIZES, INTEGER_ARITHMETIC, Target, target_named
 
 
 class Advice(Record, frozen=True, kw_only=True):
@@ -204,8 +204,6 @@ def _is_of_values(scope: Scope, tensor: Any) -> bool:
 
 # ── structure: control flow, operators that are not read, types, attention that does not fuse ───────────────
 
-_HEAD_MIN, _HEAD_MAX, _HEAD_UNIT = 16, 256, 8
-
 
 @check(
     "no fusion across its edges, no CUDA graph where a condition is read by the host",
@@ -299,7 +297,7 @@ def _attention(scope: Scope) -> Iterator[Finding]:
         head = query.shape[-1] if query.shape else None
         if rank is not None and rank not in (3, 4):
             yield Finding(node, f"the operands of attention have rank {rank}, not 3 or 4")
-        elif isinstance(head, int) and not (_HEAD_MIN <= head <= _HEAD_MAX and head % _HEAD_UNIT == 0):
+        elif isinstance(head, int) and head not in HEAD_SIZES:
             yield Finding(node, f"head size {head} is not 16 to 256 and a multiple of 8")
         elif scope.only_use(scores.outputs[0]) is None:
             yield Finding(node, "the scores are used elsewhere too")

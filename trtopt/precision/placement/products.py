@@ -18,6 +18,7 @@ from trtopt.precision.placement.draft import (
     WeightEdge,
     is_op,
 )
+from trtopt.targets import HEAD_SIZES
 
 # Squeeze-and-excitation gates: pool → layers → sigmoid → multiplied with what was pooled.
 #
@@ -365,7 +366,6 @@ def _fill_is_exact(view: View, pad: Node) -> bool:
 
 _ATTENTION_RULE = "attention"
 _BETWEEN = ("Mul", "Div", "Add", "Where", "Sub", "Cast", "Identity", "Clip")
-_LEAST, _MOST, _STEP = 16, 256, 8
 
 
 def find_attentions(view: View) -> list[tuple[Node, Node]]:
@@ -431,9 +431,7 @@ def _why_no_attention(view: View, first: Node) -> str | None:
     size = shape[-1] if shape else None
     if size is None:
         return "its head size is not known"
-    if not _LEAST <= size <= _MOST or size % _STEP:
-        return f"its head size {size} is not {_LEAST} to {_MOST} and a multiple of {_STEP}"
-    return None
+    return None if size in HEAD_SIZES else f"its head size {size} is not 16 to 256 and a multiple of 8"
 
 
 def _decide_alone(draft: Draft, node: Node) -> None:

@@ -5,26 +5,10 @@ from __future__ import annotations
 import json
 
 from trtopt.rewrite.rule import Rule
-from trtopt.rewrite.rules import (
-    attention,
-    cleaning,
-    composed,
-    convolution,
-    folding,
-    parsers,
-    shuffles,
-)
+from trtopt.rewrite.rules import by_target, cleaning, composed, convolution, folding, shuffles
 from trtopt.targets import target_names
 
-FAMILIES = (
-    cleaning,
-    folding,
-    shuffles,
-    composed,
-    convolution,
-    attention,
-    parsers,
-)
+FAMILIES = (cleaning, folding, shuffles, composed, convolution, by_target)
 """What cleans first, what depends on a clean graph after it. Every rule that a module has is one of them."""
 RULES = tuple(rule for family in FAMILIES for rule in vars(family).values() if isinstance(rule, Rule))
 

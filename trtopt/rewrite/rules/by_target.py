@@ -1,4 +1,4 @@
-"""Attention's scale where TensorRT fuses it, and products of one input as one."""
+"""What suits some targets or requests alone: attention's scale, merged products, what a parser lacks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.match import with_factor
-from trtopt.rewrite.rule import MERGED, Match, Verdict, at, faster, layers, rule
+from trtopt.rewrite.rule import MERGED, PARSER_8_6, Match, Verdict, at, builds, faster, layers, rule
 from trtopt.rewrite.scope import Scope
-from trtopt.targets import targets_where
+from trtopt.targets import HEAD_SIZES, targets_where
 
 # ── attention-scale ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -41,7 +41,7 @@ def attention_scale(scope: Scope, node: Any) -> Verdict | None:
     if scope.is_constant(query) or scope.is_constant(key):
         return "one operand is constant: this is no attention"
     head = query.shape[-1] if query.shape else None
-    if not isinstance(head, int) or not 16 <= head <= 256 or head % 8:
+    if head not in HEAD_SIZES:
         return f"head size {head} is outside fused attention's conditions (16 to 256, a multiple of 8)"
     if scope.producer(query, "DequantizeLinear") is not None:
         return "the product is quantised: a scale between DQ and product would keep them apart"
@@ -127,3 +127,63 @@ def _merge(scope: Scope, group: list[Any]) -> None:
     for node in group:
         scope.kill(node)
     split.outputs.extend(outputs)
+
+
+# ── what a parser alone needs ──────────────────────────────────────────────────────────────────────────────
+
+_BOUNDS = {"Sign": (-1, 1), "Relu": (0,)}
+_OPSET = 12
+"""The oldest with a Clip of integers."""
+
+
+@rule(
+    "Sign, Relu and Pow of integers → Clip(−1, 1), Clip(0) and products, which TensorRT 8.6 imports",
+    "B",
+    "models with the sign of integers, such as DeBERTa",
+    targets=targets_where(lambda target: not target.integer_functions),
+    evidence=(builds("its parser takes them for floats alone", source=PARSER_8_6),),
+)
+@at("Pow", *_BOUNDS)
+def plain_integers(scope: Scope, node: Any) -> Verdict | None:
+    """Its parser takes them for floating-point numbers alone. DeBERTa has the sign of a distance."""
+    number, dtype = node.inputs[0], scope.dtype(node.inputs[0])
+    if dtype not in (np.int32, np.int64):
+        return None
+    power = scope.scalar(node.inputs[1]) if node.op == "Pow" else None
+    if node.op == "Pow" and power not in (2, 3):
+        return "the exponent is neither 2 nor 3"
+    if node.op != "Pow" and scope.opset < _OPSET:
+        return f"opset {scope.opset} has no Clip of integers"
+
+    def apply() -> None:
+        if node.op == "Pow":
+            first = scope.compute(node, "Mul", [number, number], number) if power == 3 else number
+            scope.replace(node, "Mul", [first, number])
+        else:
+            bounds = [scope.constant(np.array(one, dtype), f"{node.name}/bound") for one in _BOUNDS[node.op]]
+            scope.replace(node, "Clip", [number, *bounds])
+
+    return apply
+
+
+@rule(
+    "Conv(x, W) → Conv(x, W, kernel_shape), as 8.6 needs it, where W is computed and its shape is known",
+    "B",
+    "quantised convolutions",
+    targets=targets_where(lambda target: not target.computed_kernels),
+    evidence=(builds("builds only with it"),),
+)
+@at("Conv")
+def tell_kernel(scope: Scope, node: Any) -> Verdict | None:
+    """TensorRT 8.6 takes the size of a kernel that is no initializer from the attribute alone.
+
+    ONNX lets a model leave it out, and 8.6 refuses the quantised convolutions of such a model, whose kernels
+    come from DequantizeLinear.
+    """
+    if "kernel_shape" in node.attrs or scope.is_constant(node.inputs[1]):
+        return None
+    kernel = scope.static_shape(node.inputs[1])
+    if kernel is None:
+        return "the kernel's shape is unknown"
+    attrs = {**node.attrs, "kernel_shape": list(kernel[2:])}
+    return lambda: scope.replace(node, "Conv", node.inputs, attrs)
