@@ -31,7 +31,7 @@ from trtopt.onnxio.graph_walk import (
     take_name,
 )
 from trtopt.onnxio.model_file import is_external
-from trtopt.onnxio.shape_inference import inferred
+from trtopt.onnxio.shape_inference import inferred, tensor_types
 
 OLDEST = 7
 """The oldest opset that ONNX Runtime is sure to run."""
@@ -306,18 +306,12 @@ class _Raiser:
         parts = list(graphs_of(model.graph))
         nodes = [node for part in parts for node in part.node]
         is_changed = any((node.op_type, step) in CHANGES for node in nodes for step in self._steps(node, now))
-        self._types: dict[str, onnx.TypeProto.Tensor] = {}
-        for part in graphs_of(inferred(model).graph) if is_changed else ():
-            known = (*part.input, *part.value_info, *part.output)
-            self._types |= {item.name: item.type.tensor_type for item in known}
+        self._types = tensor_types(inferred(model)) if is_changed else {}
         self._constants = {item.name: item for part in parts for item in part.initializer}
         for node in nodes:
             if node.op_type == "Constant" and node.domain in OWN_DOMAINS:
                 values = [item.t for item in node.attribute if item.name == "value"]
                 self._constants |= dict(zip(node.output, values, strict=False))
-        for name, item in self._constants.items():
-            declared = onnx.helper.make_tensor_type_proto(item.data_type, list(item.dims))
-            self._types.setdefault(name, declared.tensor_type)
         self._read = {item.name for part in parts for item in part.output}.union(*map(reads_of, nodes))
         self._taken = self._read | names_in(model.graph) | {node.name for node in nodes}
         self.made: list[onnx.TensorProto] = []

@@ -75,7 +75,7 @@ def _doubtful(model: onnx.ModelProto) -> Iterator[str]:
 
     The shapes in front of the first such node are right, so that finding them one after another finds all.
     """
-    types = _types_in(model)
+    types = tensor_types(model)
     for part in parts_of(model):
         constant = {item.name for item in getattr(part, "initializer", ())}
         constant |= {node.output[0] for node in part.node if node.op_type == "Constant"}
@@ -84,11 +84,12 @@ def _doubtful(model: onnx.ModelProto) -> Iterator[str]:
                 yield node.output[0]
 
 
-def _types_in(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
+def tensor_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
     """The types and shapes of tensors by name, but for those of a name that sibling graphs share."""
     found: dict[str, onnx.TypeProto.Tensor] = {}
     for graph in graphs_of(model.graph):
-        for value in (*graph.input, *graph.value_info, *graph.output):
+        values = (*graph.input, *graph.value_info, *graph.output)
+        for value in (value for value in values if value.type.HasField("tensor_type")):
             if found.setdefault(value.name, value.type.tensor_type) != value.type.tensor_type:
                 found[value.name] = onnx.TypeProto.Tensor()
         for tensor in graph.initializer:

@@ -12,7 +12,7 @@ import onnx
 
 from trtopt.errors import UsageError
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, reads_of
-from trtopt.onnxio.shape_inference import inferred
+from trtopt.onnxio.shape_inference import inferred, tensor_types
 from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.records.precision import Decision
 
@@ -53,9 +53,7 @@ class View:
                 self._uses[name].append(Use(node, index))
             for name in reads_of(node) - set(node.input):
                 self._uses[name].append(Use(node, -1))
-        known = inferred(model).graph
-        values = (*known.input, *known.value_info, *known.output)
-        self._types = {item.name: _type_of(item) for item in values if item.type.HasField("tensor_type")}
+        self._types = tensor_types(inferred(model))
 
     def uses(self, tensor: str) -> list[Use]:
         """Who reads the tensor."""
@@ -88,13 +86,18 @@ class View:
         """The tensor's shape, None for axes that are not fixed; None if not even the rank is known."""
         if tensor in self.constants:
             return tuple(self.constants[tensor].dims)
-        return self._types.get(tensor, (None, None))[1]
+        known = self._types.get(tensor)
+        if known is None or not known.HasField("shape"):
+            return None
+        return tuple(
+            int(axis.dim_value) if axis.HasField("dim_value") and axis.dim_value > 0 else None
+            for axis in known.shape.dim
+        )
 
     def element_type(self, tensor: str) -> int | None:
         """ONNX's number of the tensor's element type, if known."""
-        if tensor in self.constants:
-            return int(self.constants[tensor].data_type)
-        return self._types.get(tensor, (None, None))[0]
+        known = self._types.get(tensor)
+        return known.elem_type or None if known is not None else None
 
     def is_float(self, tensor: str) -> bool:
         """Whether the tensor holds floating-point numbers, as far as is known."""
@@ -109,15 +112,6 @@ class View:
 def is_op(node: Node, *ops: str) -> bool:
     """Whether the node is one of these operators of ONNX's own."""
     return node.op_type in ops and node.domain in OWN_DOMAINS
-
-
-def _type_of(value: onnx.ValueInfoProto) -> tuple[int | None, Dims | None]:
-    tensor = value.type.tensor_type
-    dims = tuple(
-        int(axis.dim_value) if axis.HasField("dim_value") and axis.dim_value > 0 else None
-        for axis in tensor.shape.dim
-    )
-    return tensor.elem_type or None, dims if tensor.HasField("shape") else None
 
 
 Precision = Literal["int8", "fp8", "int4"]
