@@ -58,13 +58,6 @@ def why_not_scale(scope: Scope, node: Any) -> str | None:
     return None
 
 
-def why_not_hold(scope: Scope, node: Any, factor: Array, shift: Array) -> str | None:
-    """Why the constants of `node`, scaled and shifted, cannot be written in their type; None if they can."""
-    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
-        return "the scale or shift is infinite or no number"
-    return why_not_write(scope.dtype(node.inputs[1]), *_scale(scope, node, factor, shift))
-
-
 def why_not_write(dtype: Any, weight: Array, bias: Array) -> str | None:
     """Why new constants, in float64, cannot be written as `dtype`; None if they can."""
     limits = np.finfo(dtype)
@@ -89,15 +82,6 @@ def _scale(scope: Scope, node: Any, factor: Array, shift: Array) -> tuple[Array,
     factor, shift = np.broadcast_to(factor, channels), np.broadcast_to(shift, channels)
     with np.errstate(all="ignore"):  # FP64 may overflow, which declines
         return weight * _spread(node, factor), factor * bias_of(scope, node) + shift
-
-
-def scale_weights(scope: Scope, node: Any, factor: Array, shift: Array) -> None:
-    """Let `node` make factor·y + shift of what it made; both per output channel, in float64."""
-    dtype = scope.dtype(node.inputs[1])
-    scaled, moved = (values.astype(dtype) for values in _scale(scope, node, factor, shift))
-    node.inputs[1] = scope.constant(scaled, node.inputs[1].name)
-    old = operand(node, 2)
-    set_bias(scope, node, moved, f"{node.name}/bias" if old is None else old.name)
 
 
 def set_bias(scope: Scope, node: Any, bias: Array, like: str) -> None:
@@ -232,13 +216,18 @@ def pad_into_conv(scope: Scope, node: Any) -> Verdict | None:
 
 
 def _follow(scope: Scope, node: Any, first: Any, factor: Array, shift: Array) -> Verdict:
-    """Let `first` make what `node` makes of its result, factor·y + shift."""
+    """Let `first` make what `node` makes of its result, factor·y + shift; both per output channel."""
+    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
+        return "the scale or shift is infinite or no number"
+    dtype, old = scope.dtype(first.inputs[1]), operand(first, 2)
+    weight, bias = _scale(scope, first, factor, shift)
 
     def apply() -> None:
-        scale_weights(scope, first, factor, shift)
+        first.inputs[1] = scope.constant(weight.astype(dtype), first.inputs[1].name)
+        set_bias(scope, first, bias.astype(dtype), f"{first.name}/bias" if old is None else old.name)
         scope.bypass(node, first.outputs[0])
 
-    return why_not_hold(scope, first, factor, shift) or apply
+    return why_not_write(dtype, weight, bias) or apply
 
 
 @rule(

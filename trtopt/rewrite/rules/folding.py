@@ -249,14 +249,8 @@ def fold_weights(scope: Scope, *, may_grow: bool = False) -> Iterator[Match]:
     (see `fold-constants`).
     """
     known = _constant_nodes(scope, may_evaluate)
-    inside = {id(node) for node in known.values()}
     for nodes, weights in _connect(scope, known):
-        results = [
-            out
-            for node in nodes
-            for out in node.outputs
-            if any(id(user) not in inside for user in out.outputs)
-        ]
+        results = [out for out in _ends(nodes) if out.outputs]
         first = next((out.inputs[0] for out in results if is_stored(scope, out)), None)
         if weights and first is not None:
             scope.at = first.name
