@@ -53,8 +53,8 @@ class Feed:
     alike: Alike = ""
 
 
-def _index_bound(graph: onnx.GraphProto, name: str) -> int | None:
-    """Below which number an integer input must stay: the rows of the tables that it indexes, None if none."""
+def _integers_for(graph: onnx.GraphProto, name: str, dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Where an input's integers start and end: within the rows of the tables that it indexes, if any."""
     tables = {item.name: list(item.dims) for item in graph.initializer}
     reached, bound = {name}, None
     for node in graph.node:
@@ -67,7 +67,7 @@ def _index_bound(graph: onnx.GraphProto, name: str) -> int | None:
             and node.input[0] in tables
         ):
             bound = max(bound or 2, int(tables[node.input[0]][attribute(node, "axis", 0)]))
-    return bound
+    return integer_range(dtype) if bound is None else (0, bound)
 
 
 def _shapes(model: onnx.ModelProto, sizes: tuple[int, int, int], alike: Alike) -> list[list[int]]:
@@ -151,9 +151,7 @@ def seeded(
             if dtype == np.bool_:
                 drawn: Any = rng.random(shape) < 0.5
             elif np.dtype(dtype).kind in "iu":
-                bound = _index_bound(model.graph, item.name)
-                low, high = (0, bound) if bound is not None else integer_range(np.dtype(dtype))
-                drawn = rng.integers(low, high, shape)
+                drawn = rng.integers(*_integers_for(model.graph, item.name, np.dtype(dtype)), shape)
             else:
                 drawn = rng.standard_normal(shape)
             values[item.name] = np.asarray(drawn).astype(dtype)
@@ -255,8 +253,7 @@ def _extreme(
         rows = np.arange(drawn.size // size)
         drawn.flat[rows * size + rows * 7919 % size] = 1  # a prime: unlike places
     elif dtype.kind in "iub" and what != "zeros":
-        bound = _index_bound(graph, item.name)
-        low, high = (0, bound) if bound is not None else (0, 2) if dtype.kind == "b" else integer_range(dtype)
+        low, high = _integers_for(graph, item.name, dtype)
         drawn = rng.choice([low, high - 1], shape) if what == "ends" else rng.integers(low, high, shape)
     elif what == "denormal":
         drawn = rng.choice([-1, 1], shape) * (2.0**-16 if dtype == np.float16 else 2.0**-128)

@@ -88,10 +88,12 @@ def _plan(
     model: ModelFile, first: Arrays, names: Collection[str], at_once: int
 ) -> tuple[int, list[list[str]]]:
     """How many samples at once, and which tensors in which stage, by the shapes that one sample gives."""
-    sizes = _sizes(model.proto, first, names)
+    sizes, graph = _sizes(model.proto, first, names), model.proto.graph
+    order = [item.name for item in (*graph.input, *graph.initializer)]
+    order += [name for node in graph.node for name in node.output]
     shards: list[list[str]] = [[]]
     room = LIMIT_BYTES
-    for name in _in_order(model.proto, names):
+    for name in filter(sizes.__contains__, order):
         if sizes[name] > room and shards[-1]:
             shards.append([])
             room = LIMIT_BYTES
@@ -100,14 +102,6 @@ def _plan(
     together = sum(sizes.values())
     batch = 1 if len(shards) > 1 else max(1, min(at_once, LIMIT_BYTES // max(together, 1)))
     return batch, shards
-
-
-def _in_order(model: onnx.ModelProto, names: Collection[str]) -> Iterator[str]:
-    wanted = set(names)
-    for item in (*model.graph.input, *model.graph.initializer):
-        if item.name in wanted:
-            yield item.name
-    yield from (name for node in model.graph.node for name in node.output if name in wanted)
 
 
 def _sizes(model: onnx.ModelProto, feed: Arrays, names: Collection[str]) -> dict[str, int]:

@@ -319,10 +319,8 @@ class _Patches:
 
     def _new(self, operator: str, inputs: list[str]) -> onnx.NodeProto:
         name = take_name(f"{NAME}/{operator}", self._taken)
-        node = onnx.helper.make_node(operator, inputs, [name], name)
-        if operator == "Concat":
-            node.attribute.append(onnx.helper.make_attribute("axis", 0))
-        return node
+        axis = {"axis": 0} if operator == "Concat" else {}
+        return onnx.helper.make_node(operator, inputs, [name], name, **axis)
 
 
 def _free_the_name(graph: onnx.GraphProto) -> None:
@@ -341,13 +339,12 @@ def _declare_outputs(model: onnx.ModelProto, batch: int, axes: Mapping[str, int]
     An axis that was the batch itself is called so; one of several rows a sample becomes unknown.
     """
     for item in model.graph.output:
-        for place, axis in enumerate(item.type.tensor_type.shape.dim):
-            if place != axes.get(item.name):
-                continue
-            if axis.dim_value == batch:
-                axis.dim_param = NAME
+        dims = item.type.tensor_type.shape.dim
+        if (place := axes.get(item.name, len(dims))) < len(dims):
+            if dims[place].dim_value == batch:
+                dims[place].dim_param = NAME
             else:
-                axis.ClearField("dim_value")
+                dims[place].ClearField("dim_value")
 
 
 @dataclass(frozen=True)
