@@ -14,6 +14,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import onnx
@@ -319,7 +320,7 @@ class _Patches:
 
     def _new(self, operator: str, inputs: list[str]) -> onnx.NodeProto:
         name = take_name(f"{NAME}/{operator}", self._taken)
-        axis = {"axis": 0} if operator == "Concat" else {}
+        axis: dict[str, Any] = {"axis": 0} if operator == "Concat" else {}
         return onnx.helper.make_node(operator, inputs, [name], name, **axis)
 
 
