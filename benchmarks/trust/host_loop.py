@@ -122,7 +122,7 @@ def compare(size: int, *, transfers: bool) -> dict[str, Any]:
         "bare": lambda: median_ms(copying if transfers else plain),
         "wrapper": lambda: median_ms(wrapped),
         "calls": lambda: median_query_ms(stream.slots[0].run),
-        "loop": lambda: statistics.median(sample(target.device, [stream], Until(LEAST, SECONDS)).latency_ms),
+        "loop": lambda: statistics.median(sample([stream], Until(LEAST, SECONDS)).latency_ms),
     }
     random, found = np.random.RandomState(0), {name: list[float]() for name in turns}
     with no_garbage_collection():

@@ -330,6 +330,12 @@ class Binding:
         """Bytes of the array in memory; at least 1, so that empty tensors have an address."""
         return max(1, int(np.prod(self.stored_shape, dtype=np.int64)) * self.dtype.itemsize)
 
+    def view(self, buffer: HostBuffer) -> NDArray[np.generic]:
+        """A buffer's memory as the array that it holds."""
+        nbytes = self.nbytes if np.prod(self.stored_shape) else 0
+        held: NDArray[np.generic] = buffer.array[:nbytes].view(self.dtype)
+        return held.reshape(self.stored_shape)
+
 
 class SizedOutput(DeviceBuffer):
     """Where an inference left an output of data-dependent size, dense, which the context releases."""

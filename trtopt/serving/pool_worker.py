@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import Binding, Device, DeviceBuffer, Graph, HostBuffer, Session, Stream
+from trtopt.device.api import Device, DeviceBuffer, Graph, HostBuffer, Session, Stream
 from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
 from trtopt.records import Shape
 from trtopt.serving.engine_catalogue import Catalogue, Key, Part
@@ -62,7 +62,7 @@ class Prepared:
         make_room(self.nbytes)
         self._host = {one.name: self._owned(self._device.pinned_buffer(one.nbytes)) for one in bindings}
         self._buffers = {one.name: self._owned(self._device.device_buffer(one.nbytes)) for one in bindings}
-        self._views = {binding.name: _view(self._host[binding.name], binding) for binding in bindings}
+        self._views = {binding.name: binding.view(self._host[binding.name]) for binding in bindings}
         self._context.bind(self._buffers)
 
     def _owned(self, buffer: _Buffer) -> _Buffer:
@@ -139,13 +139,6 @@ class Prepared:
     def close(self) -> None:
         """Give everything back, in reverse order, whatever of it fails."""
         self._resources.close()
-
-
-def _view(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
-    """A buffer's memory as the array that it holds."""
-    count = int(np.prod(binding.stored_shape, dtype=np.int64))
-    view: NDArray[np.generic] = buffer.array[: count * binding.dtype.itemsize].view(binding.dtype)
-    return view.reshape(binding.stored_shape)
 
 
 Outputs = dict[str, NDArray[np.generic]]

@@ -96,9 +96,7 @@ def ready_context(
 
 def array_in(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
     """A copy of the input or output that a buffer holds, in its linear shape."""
-    count = int(np.prod(binding.stored_shape, dtype=np.int64))
-    held = buffer.array[: count * binding.dtype.itemsize].copy()  # a buffer of nothing has a byte
-    stored: NDArray[np.generic] = held.view(binding.dtype).reshape(binding.stored_shape)
+    stored = binding.view(buffer).copy()
     return unvectorise(stored, binding.layout, binding.shape[1]) if binding.layout in VECTORS else stored
 
 

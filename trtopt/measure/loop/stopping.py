@@ -65,9 +65,7 @@ class WarmUp:
 
     @property
     def reason(self) -> str:
-        """For the record."""
-        if self.ended_by is None:
-            return f"still warming up after {self._count} queries"
+        """For the record, once it has ended."""
         if self.ended_by == "settled":
             return f"settled after {self._count} queries: the halves of the last {WINDOW} agree"
         limit = f"time limit of {self._max_s:g} s"
@@ -168,13 +166,11 @@ class StoppingRule:
 
     @property
     def reason(self) -> str:
-        """For the record."""
+        """For the record, once it has ended."""
         known = f"median {interval.text}" if (interval := self.interval) is not None else "0 queries"
         if self.ended_by == "steady":
             return f"steady: {_BLOCKS} blocks agree within ±{STEADY:.2%}, {known}"
-        if self.ended_by == "duration":
-            return f"sampled for {self._limits.duration_s:g} s: {known}"
-        return f"not ended: {known}"
+        return f"sampled for {self._limits.duration_s:g} s: {known}"
 
 
 def is_steady(values: NDArray[np.float64]) -> bool:

@@ -60,7 +60,6 @@ def test_the_minimum_count_outlasts_the_time_limit() -> None:
 
 def test_the_reason_counts_the_queries_it_took() -> None:
     warmup = WarmUp(min_s=0)
-    assert warmup.reason == "still warming up after 0 queries"
     warm_up([1.0] * 20, warmup)
     assert warmup.reason == "settled after 20 queries: the halves of the last 20 agree"
 
@@ -179,7 +178,6 @@ def test_steadiness_that_rests_on_queries_taken_back_is_none() -> None:
     run(noise(0.01, 12_000), rule)
     rule.take_back(8000)
     assert rule.ended_by is None
-    assert rule.reason == "not ended: 0 queries"
     rule.take_back(0)
     assert not rule.is_finished(9.0)
 
