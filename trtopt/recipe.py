@@ -158,15 +158,6 @@ def recipe_json(recipe: Recipe) -> str:
     return msgspec.json.encode(recipe, order="deterministic").decode()
 
 
-def recipe_in(text: str) -> Recipe:
-    """A recipe as records hold it.
-
-    Raises:
-        msgspec.DecodeError: it asks for what this version does not have.
-    """
-    return msgspec.json.decode(text, type=Recipe)
-
-
 def batch_sizes(batch: int | Sequence[int] | None) -> tuple[int, ...] | None:
     """One size or several, as several; NumPy's integers as Python's."""
     if batch is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from trtopt.files.atomic import link_or_copy, write_atomically, writing
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
 from trtopt.files.outputs import folder_in_progress
-from trtopt.recipe import Recipe, recipe_in, recipe_json
+from trtopt.recipe import Recipe, recipe_json
 from trtopt.records import (
     DeviceInfo,
     EngineArtifact,
@@ -27,6 +28,7 @@ from trtopt.records import (
     Manifest,
     TuneTerms,
     TuningChoice,
+    from_json,
     read_versioned,
     to_json,
 )
@@ -74,23 +76,18 @@ def store_ledger(ledger: Ledger, cache_dir: str | Path | None) -> None:
     """Keep this machine's copy; where the store cannot be written to, there is none."""
     begun = msgspec.structs.replace(ledger, argv=(), run_spread=None, lost_s=0.0, entries=(), final=None)
     name = hashlib.sha256(to_json(begun)).hexdigest()[:_NAME_DIGITS]
-    try:
+    with suppress(OutputError):
         write_atomically(store_folder(cache_dir) / _STORED / f"{name}.json", to_json(ledger))
-    except OutputError:
-        return
 
 
 def stored_ledgers(device: DeviceInfo, backend: str, cache_dir: str | Path | None) -> list[Ledger]:
     """This machine's ledgers of a device and backend; those that cannot be read are left out."""
     found = []
     for path in sorted((store_folder(cache_dir) / _STORED).glob("*.json")):
-        try:
-            ledger = read_ledger(path)
-        except ArtifactError:
-            continue
-        if ledger.terms.device.name == device.name and ledger.terms.backend.name == backend:
-            found.append(ledger)
-    return found
+        with suppress(ArtifactError):
+            found.append(read_ledger(path))
+    own = (device.name, backend)
+    return [one for one in found if (one.terms.device.name, one.terms.backend.name) == own]
 
 
 def history_of(ledgers: Sequence[Ledger], present: Ledger) -> list[LedgerEntry]:
@@ -132,25 +129,13 @@ class TunedFolder:
         if not (self.path / MANIFEST).is_file():
             raise ArtifactError(f"{self.path}: has a {LEDGER}, but no {MANIFEST}", "tune into another folder")
         manifest = read_manifest(self.path)
-        chosen = manifest.tuning
-        if chosen is None:
-            raise OutputError(
-                f"{self.path}: has a {LEDGER}, but its build is not a tuned one",
-                "tune into another folder",
-            )
         _refuse_damage(self.path, check_folder(self.path), "since the last run")
-        try:
-            recipe = recipe_in(chosen.recipe)
-        except msgspec.DecodeError as error:
-            raise ArtifactError(
-                f"{self.path}: the recipe in its {MANIFEST} cannot be read: {error}",
-                "tune into another folder",
-            ) from None
-        if not any(engine.plan.span_of(chosen.batch) for engine in manifest.engines):
-            raise ArtifactError(
-                f"{self.path}: no engine in its {MANIFEST} runs batch {chosen.batch}",
-                "tune into another folder",
-            )
+        with reading_as("a tuned build's", self.path / MANIFEST, "tune into another folder"):
+            if (chosen := manifest.tuning) is None:
+                raise ValueError("it names no choice")
+            recipe = from_json(chosen.recipe.encode(), Recipe)
+            if not any(engine.plan.span_of(chosen.batch) for engine in manifest.engines):
+                raise ValueError(f"no engine of it runs batch {chosen.batch}")
         return ledger, Built(self.path, manifest, recipe, chosen.batch, chosen.streams)
 
     def check_undamaged(self, when: str) -> None:
