@@ -43,7 +43,7 @@ from trtopt.records import (
     to_json,
 )
 from trtopt.requests.measure import HistoryAddRequest, HistoryRequest
-from trtopt.workflows.compare.result_files import read_result_and_text
+from trtopt.workflows.compare.result_files import read_result
 
 _DIGITS = 16
 _AHEAD = timedelta(minutes=1)
@@ -61,8 +61,8 @@ def add(request: HistoryAddRequest) -> tuple[Path, ...]:
 
 
 def _keep(path: Path, folder: Path) -> Path:
-    name, _, content = _read(path)
-    kept = folder / name
+    report = _read(path)
+    kept, content = folder / _name_of(report), to_json(report)
     if not (kept.is_file() and read_bounded(kept) == content):  # a damaged one is replaced
         write_atomically(kept, content)
     return kept
@@ -75,7 +75,8 @@ def history(request: HistoryRequest) -> HistoryReport:
     """
     folder, name, last = Path(request.folder), "", None
     if request.result is not None:
-        name, last, _ = _read(Path(request.result))
+        last = _read(Path(request.result))
+        name = _name_of(last)
         if not (folder / name).is_file():
             add_it = f"trtopt history add {folder} {request.result}"
             raise UsageError(f"{folder}: does not hold {request.result}", f"{add_it} adds it")
@@ -89,7 +90,7 @@ def _results(folder: Path, name: str, last: BenchReport | None) -> Iterator[Name
     """What is of the device of `last`, and no newer, or all."""
     for path in sorted(folder.glob("*.json")):
         try:
-            _, report, _ = _read(path)
+            report = _read(path)
         except TrtoptError as error:
             yield path.name, error
             continue
@@ -100,9 +101,9 @@ def _results(folder: Path, name: str, last: BenchReport | None) -> Iterator[Name
             yield path.name, report
 
 
-def _read(path: Path) -> tuple[str, BenchReport, bytes]:
-    """A result's name in a history, it with its time in UTC, and the file; one yet to come is refused."""
-    report, content = read_result_and_text(path, _REMEDY)
+def _read(path: Path) -> BenchReport:
+    """A result with its time in UTC; one yet to come is refused."""
+    report = read_result(path, _REMEDY)
     with reading_as("a result with a time", path, _REMEDY):
         created = datetime.fromisoformat(report.created).astimezone(timezone.utc)
     if created - datetime.now(timezone.utc) > _AHEAD:
@@ -110,9 +111,13 @@ def _read(path: Path) -> tuple[str, BenchReport, bytes]:
             f"{path}: it is of {report.created}, which is yet to come",
             "set the clocks of this host and of the one that measured it, and measure again",
         )
-    report = msgspec.structs.replace(report, created=created.isoformat(timespec="seconds"))
-    name = f"{report.created.replace(':', '-')}-{hashlib.sha256(content).hexdigest()[:_DIGITS]}.json"
-    return name, report, content
+    return msgspec.structs.replace(report, created=created.isoformat(timespec="seconds"))
+
+
+def _name_of(report: BenchReport) -> str:
+    """Its name in a history."""
+    digest = hashlib.sha256(to_json(report)).hexdigest()
+    return f"{report.created.replace(':', '-')}-{digest[:_DIGITS]}.json"
 
 
 # ── runs that belong together, and where they changed ───────────────────────────────────────────────────

@@ -15,14 +15,12 @@ from statistics import fmean, stdev, variance
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.comparison import (
     WINNER_CONFIDENCE,
-    Block,
     Comparison,
     Noise,
     Ratio,
     Reason,
     ReasonCode,
     Verdict,
-    compare,
     decide,
     noise_of,
 )
@@ -121,13 +119,14 @@ def _welch_half_width(a: Sequence[float], b: Sequence[float]) -> float:
 
 MIN_RUNS = 4
 """Fewer separate runs do not show how much runs differ."""
-Pair = tuple[Sequence[Block], Sequence[Block], Sequence[int], Sequence[bool] | None]
-"""Both sides' blocks; of each pair of them the load in which it was taken, and whether in reverse order."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """Each A/A pair's verdict, and the noise that they show together; None from too few of them."""
+    """Each A/A pair's verdict, compared as A and B would be, and the noise that they show together.
+
+    Every pair comes from a process of its own; too few of them show no noise.
+    """
 
     comparisons: tuple[Comparison, ...]
     noise: Noise | None
@@ -150,15 +149,6 @@ def run_spread(medians: Sequence[Builds]) -> tuple[float, int] | None:
     if not variances:
         return None
     return math.sqrt(fmean(variances)), min(one.builds for one in counted)
-
-
-def evaluate_control(pairs: Sequence[Pair], *, threshold: float = THRESHOLD) -> Control:
-    """Compare each pair as A and B would be; every pair comes from a process of its own."""
-    comparisons = tuple(
-        compare(a, b, threshold=threshold, loads=loads, is_reversed=is_reversed)
-        for a, b, loads, is_reversed in pairs
-    )
-    return Control(comparisons, noise_of_controls(comparisons, threshold=threshold))
 
 
 def noise_of_controls(controls: Sequence[Comparison], *, threshold: float = THRESHOLD) -> Noise | None:

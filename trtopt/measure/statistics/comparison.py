@@ -261,17 +261,14 @@ def compare_runs(
     return replace(comparison, reasons=(*comparison.reasons, caveat))
 
 
-def _scatter(a: Sequence[Block], b: Sequence[Block]) -> float:
-    """By how much a disturbance may have moved a side: the wider middle half of the two."""
-    return max(map(relative_iqr, (a, b)))
+def _scatter(*sides: Sequence[Block]) -> float:
+    """By how much a disturbance may have moved a side: the middle half of its values over their median.
 
-
-def relative_iqr(blocks: Sequence[Block]) -> float:
-    """The span of the middle half of all values, over their median."""
-    low, middle, high = np.quantile(
-        np.concatenate([np.asarray(block) for block in blocks]), (0.25, 0.5, 0.75)
-    )
-    return float((high - low) / middle)
+    Of both sides the wider one.
+    """
+    values = [np.concatenate([np.asarray(block) for block in blocks]) for blocks in sides]
+    quarters = [np.quantile(side, (0.25, 0.5, 0.75)) for side in values]
+    return max(float((high - low) / middle) for low, middle, high in quarters)
 
 
 def allowed_between_runs(spread: MeasuredRunSpread | None) -> float:

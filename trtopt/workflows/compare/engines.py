@@ -32,12 +32,12 @@ from trtopt.measure.loop.interleaved import (
 )
 from trtopt.measure.statistics.builds import (
     Control,
-    Pair,
     compare_builds,
-    evaluate_control,
+    noise_of_controls,
     run_spread,
     spread,
 )
+from trtopt.measure.statistics.comparison import compare
 from trtopt.recipe import batch_sizes
 from trtopt.records import EngineArtifact, InterleavedRun
 from trtopt.requests.measure import CompareRequest
@@ -138,11 +138,16 @@ def evaluate_turns(runs: Sequence[InterleavedRun], threshold: float) -> tuple[li
         control_runs = [run for run in own if run.purpose == "control"]
         control = None
         if control_runs:
-            pairs: list[Pair] = []
-            for found in map(valid_rounds, control_runs):
-                a, b = map(latency_blocks, found.turns)
-                pairs.append((a, b, found.loads, found.is_reversed()))
-            control = evaluate_control(pairs, threshold=threshold)
+            comparisons = tuple(
+                compare(
+                    *map(latency_blocks, found.turns),
+                    threshold=threshold,
+                    loads=found.loads,
+                    is_reversed=found.is_reversed(),
+                )
+                for found in map(valid_rounds, control_runs)
+            )
+            control = Control(comparisons, noise_of_controls(comparisons, threshold=threshold))
             controls.append(ControlRow(size, pooled_ms(control_runs[0].turns[0]), control))
         failures = [
             f"the control broke off: {run.failure}" for run in control_runs if run.failure is not None

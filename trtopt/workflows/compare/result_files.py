@@ -51,17 +51,11 @@ def _in_turns(a: BenchReport, b: BenchReport) -> str:
 
 def read_result(path: Path, remedy: str = _REMEDY) -> BenchReport:
     """A result file of `trtopt bench`, whole: `remedy` is for one that is not."""
-    return read_result_and_text(path, remedy)[0]
-
-
-def read_result_and_text(path: Path, remedy: str) -> tuple[BenchReport, bytes]:
-    """The same, with the file's content: a pipe can be read only once."""
     with reading_as("a result file", path, remedy):
-        content = read_bounded(path)
-        report = read_versioned(content, BenchReport)
+        report = read_versioned(read_bounded(path), BenchReport)
         _check_kept(path, report)
         _check_samples(report)
-    return report, content
+    return report
 
 
 def _check_kept(path: Path, report: BenchReport) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support import examples
-from trtopt.measure.statistics.builds import Pair, evaluate_control, noise_of_controls, run_spread
+from trtopt.measure.statistics.builds import Control, noise_of_controls, run_spread
 from trtopt.measure.statistics.comparison import (
     Ratio,
     ReasonCode,
@@ -20,8 +20,10 @@ from trtopt.measure.statistics.comparison import (
 )
 from trtopt.measure.statistics.intervals import student
 
+Blocks = list[list[float]]
 
-def pairs(count: int, luck: float, seed: int, bias: float = 0.0) -> list[Pair]:
+
+def pairs(count: int, luck: float, seed: int, bias: float = 0.0) -> list[tuple[Blocks, Blocks]]:
     """A/A pairs of 20 blocks a side; each process draws the placement of its sides anew."""
     random = np.random.RandomState(seed)
     found = []
@@ -29,8 +31,13 @@ def pairs(count: int, luck: float, seed: int, bias: float = 0.0) -> list[Pair]:
         sides = np.exp(0.003 * random.standard_normal((2, 20, 30)))
         sides *= np.exp(luck * random.standard_normal((2, 1, 1)))
         sides[1] *= 1 + bias
-        found.append((sides[0].tolist(), sides[1].tolist(), range(20), None))
+        found.append((sides[0].tolist(), sides[1].tolist()))
     return found
+
+
+def control_of(found: list[tuple[Blocks, Blocks]]) -> Control:
+    comparisons = tuple(compare(a, b, loads=range(20)) for a, b in found)
+    return Control(comparisons, noise_of_controls(comparisons))
 
 
 def of_ratio(value: float) -> Ratio:
@@ -38,7 +45,7 @@ def of_ratio(value: float) -> Ratio:
 
 
 def test_a_quiet_machine_finds_no_winner_and_says_how_quiet_it_is() -> None:
-    control = evaluate_control(pairs(20, luck=0.0, seed=1))
+    control = control_of(pairs(20, luck=0.0, seed=1))
     assert control.count(Verdict.SAME) == 20
     assert control.noise is not None
     assert control.noise.relative < 0.001
@@ -47,7 +54,7 @@ def test_a_quiet_machine_finds_no_winner_and_says_how_quiet_it_is() -> None:
 
 def test_the_noise_is_what_the_processes_drew() -> None:
     """Two sides with a luck of 1 % each differ by √2 %, at 95 % by t(400) · √2 %."""
-    control = evaluate_control(pairs(400, luck=0.01, seed=2))
+    control = control_of(pairs(400, luck=0.01, seed=2))
     assert control.noise is not None
     assert math.log1p(control.noise.relative) == pytest.approx(student(400) * math.sqrt(2) * 0.01, rel=0.1)
     assert control.count(Verdict.FASTER) + control.count(Verdict.SLOWER) > 100
@@ -62,32 +69,28 @@ def test_noise_from_known_ratios() -> None:
 
 
 def test_what_a_process_draws_is_allowed_for_in_the_verdict() -> None:
-    control = evaluate_control(pairs(20, luck=0.01, seed=3))
-    wins = Counter(compare(a, b, noise=control.noise).verdict for a, b, *_ in pairs(100, luck=0.01, seed=4))
+    control = control_of(pairs(20, luck=0.01, seed=3))
+    wins = Counter(compare(a, b, noise=control.noise).verdict for a, b in pairs(100, luck=0.01, seed=4))
     assert wins[Verdict.FASTER] + wins[Verdict.SLOWER] <= 5
-    assert (
-        compare(*pairs(1, luck=0.01, seed=5, bias=0.1)[0][:2], noise=control.noise).verdict is Verdict.SLOWER
-    )
+    assert compare(*pairs(1, luck=0.01, seed=5, bias=0.1)[0], noise=control.noise).verdict is Verdict.SLOWER
 
 
 def test_a_side_that_wins_on_average_bars_every_verdict() -> None:
-    control = evaluate_control(pairs(20, luck=0.001, seed=6, bias=0.03))
+    control = control_of(pairs(20, luck=0.001, seed=6, bias=0.03))
     assert control.noise is not None
     assert control.noise.control.verdict is Verdict.SLOWER
-    found = compare(*pairs(1, luck=0.0, seed=7, bias=0.3)[0][:2], noise=control.noise)
+    found = compare(*pairs(1, luck=0.0, seed=7, bias=0.3)[0], noise=control.noise)
     assert found.verdict is Verdict.UNDECIDED
     assert ReasonCode.CONTROL_FOUND_WINNER in {reason.code for reason in found.reasons}
 
 
 def test_one_control_is_as_noisy_as_its_own_interval() -> None:
-    single = evaluate_control(pairs(1, luck=0.0, seed=8))
+    single = control_of(pairs(1, luck=0.0, seed=8))
     assert single.noise == noise_of(single.comparisons[0])
 
 
 def test_too_few_blocks_tell_no_noise() -> None:
-    control = evaluate_control([([[1.0]] * 3, [[1.0]] * 3, range(3), None)])
-    assert control.noise is None
-    assert control.count(Verdict.UNDECIDED) == 1
+    assert noise_of_controls([compare([[1.0]] * 3, [[1.0]] * 3, loads=range(3))]) is None
 
 
 # ── between separate runs ───────────────────────────────────────────────────────────────────────────────
