@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import closing
 from pathlib import Path
 
 from trtopt.builder.timing_cache import BuildCaches, StoredCache
@@ -139,13 +140,10 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     folder, label = Path(job.folder), job.plan.label
     _check_room(builder, job)
     caches = BuildCaches(builder, job.plan, job.timing_cache, job.store)
-    log = BuildLog(folder / f"{label}.log")
     watch = ClockWatch(open_sensor(builder.device))
     began = time.monotonic()
-    try:
+    with closing(BuildLog(folder / f"{label}.log")) as log:
         built, cache_in = _build_with(caches, builder, job, watch.watched(progress), log)
-    finally:
-        log.close()
     seconds, clocks = round(time.monotonic() - began, 3), watch.finish()
     file_name = f"{label}.onnx" if builder.backend.name == "onnxruntime" else f"{label}.engine"
     write_atomically(folder / file_name, built.engine)

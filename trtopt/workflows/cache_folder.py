@@ -26,15 +26,11 @@ def user_folder() -> Path:
 
 def entries(cache_dir: str | Path | None = None) -> tuple[CacheEntry, ...]:
     """Every cache of the store, the latest used first."""
-    return _store(cache_dir).entries()
+    return TimingStore(store_folder(cache_dir)).entries()
 
 
 def prune(limit_bytes: int = LIMIT_BYTES, cache_dir: str | Path | None = None) -> tuple[Path, ...]:
     """Remove what cannot be used, then what has not been used for longest, down to a size."""
-    store = _store(cache_dir)
+    store = TimingStore(store_folder(cache_dir))
     damaged = store.remove([Path(one.path) for one in store.entries() if one.problem])
     return (*damaged, *store.prune(limit_bytes))
-
-
-def _store(cache_dir: str | Path | None) -> TimingStore:
-    return TimingStore(store_folder(cache_dir))

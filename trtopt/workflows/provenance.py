@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-import msgspec
+from msgspec.structs import asdict
 
 from trtopt.device.environment import survey as survey
 from trtopt.errors import ArtifactError
@@ -64,7 +65,7 @@ def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms 
         return
     if there.model_sha256 != here.model_sha256:
         raise ArtifactError(f"{what} for another model (hashes differ)", "choose another folder with -o")
-    if device := [*_differences(there.device, here.device, "here")]:
+    if device := [*_differences(asdict(there.device), asdict(here.device), "here")]:
         raise ArtifactError(
             f"{what} on another machine: {'; '.join(device)}",
             "figures of two machines do not compare: choose another folder with -o",
@@ -75,31 +76,22 @@ def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms 
             "figures of two versions do not compare: choose another folder with -o",
         )
     raise ArtifactError(
-        f"{what} on other terms: {'; '.join(_differences(there, here, 'now'))}",
+        f"{what} on other terms: {'; '.join(_differences(asdict(there), asdict(here), 'now'))}",
         "give the options that it began with, or choose another folder with -o",
     )
 
 
-def _differences(one: msgspec.Struct, other: msgspec.Struct, word: str) -> Iterator[str]:
-    for name in one.__struct_fields__:
-        before, after = getattr(one, name), getattr(other, name)
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any], word: str) -> Iterator[str]:
+    for name in dict.fromkeys((*one, *other)):
+        before, after = one.get(name), other.get(name)
         if before != after and name == "recipe":
-            yield from _of_recipes(json.loads(before), json.loads(after), word)
+            yield from _differences(json.loads(one[name]), json.loads(other[name]), word)
         elif before != after:
             yield f"{name.removesuffix('_s').replace('_', ' ')} {_shown(before)}, {word} {_shown(after)}"
 
 
-def _of_recipes(one: Mapping[str, object], other: Mapping[str, object], word: str) -> Iterator[str]:
-    for name in sorted(one.keys() | other.keys()):
-        before, after = one.get(name), other.get(name)
-        if before != after:
-            yield f"{name.replace('_', ' ')} {_shown(before)}, {word} {_shown(after)}"
-
-
 def _shown(value: object) -> str:
-    if value is None:
-        return "none"
-    if value in ({}, (), []):
+    if value in (None, {}, (), []):
         return "none"
     if isinstance(value, dict):
         return " and ".join(f"{name} {one}" for name, one in value.items())

@@ -54,10 +54,6 @@ class Curve:
         medians = tuple((batch, float(np.median(single[batch]))) for batch in sorted(single))
         return Offer(self.low, self.high, medians)
 
-    def at_level(self, running: int) -> Latencies:
-        """Latencies where so many batches run."""
-        return at_level(self.samples_ms, running)
-
     def resampled(self, random: RandomState) -> Curve:
         """Resampled with replacement: another measurement that might have been.
 
@@ -186,7 +182,7 @@ class Service:
 
 def _at(curve: Curve, batch: int, running: int) -> list[float]:
     """Measured at that batch, or at the next larger one (else the largest), scaled by the medians."""
-    latencies = curve.at_level(running)
+    latencies = at_level(curve.samples_ms, running)
     if batch in latencies:
         return list(latencies[batch])
     nearest = min((size for size in latencies if size > batch), default=max(latencies))
@@ -358,12 +354,12 @@ class Setup:
 
         `shares` are the shares of requests by the fleet's lengths.
         """
-        each_ms = sum(share * self.row_ms(bucket) for bucket, share in enumerate(shares))
+        sizes = range(1, self.policy.max_batch + 1)
+        row_ms = (
+            min(self.typical_ms(bucket, rows) / rows for rows in sizes) for bucket in range(len(shares))
+        )
+        each_ms = sum(share * ms for share, ms in zip(shares, row_ms, strict=True))
         return 1e3 * self.workers / each_ms
-
-    def row_ms(self, bucket: int) -> float:
-        """What a row of the fleet's length of that index takes in a batch of the best size."""
-        return min(self.typical_ms(bucket, rows) / rows for rows in range(1, self.policy.max_batch + 1))
 
     def expected_ms(self, rate: float, shares: Sequence[float]) -> float:
         """A rough latency, to decide what to simulate: one and a half times the smallest batch that

@@ -83,7 +83,6 @@ def keep_model(
         kept = rewrite_into(folder, onnx, recipe, backend, listener)
         return replace(kept, io=recorded_in(load_graph(source)))
     listener.phase(source.name, "typing inputs and outputs")
-    check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
     with scratch_beside(folder / MODEL_FILE) as scratch:
         made = type_graph(model_file.load(source), io, data=recipe.calib)
         file = scratch / MODEL_FILE

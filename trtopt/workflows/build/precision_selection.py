@@ -210,8 +210,7 @@ class _PrecisionSelection:
                 raise
             self._listener.note(f"{name} is left out: {error.problem}")
             return None
-        self.entries.append(entry)
-        self._report_if_broken(entry)
+        self._enter(entry)
         return entry
 
     # ── forms of INT8 ───────────────────────────────────────────────────────────────────────────────────
@@ -312,9 +311,12 @@ class _PrecisionSelection:
         if self._failures and not any(entry.engines for entry in self._made.values()):
             raise self._failures[0]
 
-    def _report_if_broken(self, entry: Entry) -> None:
+    def _enter(self, entry: Entry) -> bool:
+        """Enter a candidate; whether it keeps the bounds, and so is worth an engine."""
+        self.entries.append(entry)
         if entry.broken:
             self._listener.note(f"{entry.name} is left out: {', '.join(entry.broken)}")
+        return not entry.broken
 
     def _build(self, entries: Iterable[Entry], contests: Sequence[_Contest]) -> None:
         """Build an engine of each entry for each plan."""
@@ -428,9 +430,7 @@ class _PrecisionSelection:
             except (ModelError, UsageError) as error:  # what is left may be nothing that can be quantised
                 self._listener.note(f"{name} stays whole: {error.problem}")
                 continue
-            self.entries.append(entry)
-            self._report_if_broken(entry)
-            if not entry.broken:
+            if self._enter(entry):
                 self._build([entry], contests)
 
     def _fastest(self, contest: _Contest) -> list[Entry]:
@@ -460,8 +460,7 @@ class _PrecisionSelection:
                 self._unmeasured.append(f"{entry.name} is left out: {error.problem}")
                 self._listener.note(self._unmeasured[-1])
                 continue
-            self.entries.append(judged)
-            self._report_if_broken(judged)
+            self._enter(judged)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 
