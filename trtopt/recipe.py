@@ -141,11 +141,6 @@ def measured_on(recipe: Recipe, data: str | Path | None, note: Callable[[str], N
     return str(data)
 
 
-def shape_flags(recipe: Recipe) -> list[ShapeFlag]:
-    """The shapes of a recipe, read."""
-    return [parse_shape_flag(f"{name}:{shapes}") for name, shapes in recipe.shapes.items()]
-
-
 def axis_length(text: str) -> int | None:
     """A length that an axis can have, 1 to 2³¹ - 1; None for any other text."""
     if not (text.isascii() and text.isdecimal()) or len(text) > _MAX_DIGITS:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.onnxio.graph_walk import names_length
-from trtopt.recipe import ANY_SIZES, BATCH, Recipe, ShapeFlag, shape_flags
+from trtopt.recipe import ANY_SIZES, BATCH, Recipe, parse_shape_flag
 from trtopt.records import MAX_PROFILES, BuildPlan, OnnxArtifact, Profile, Shape, ShapeRange, TensorSpec
 
 _ANONYMOUS = "?"
@@ -117,15 +117,9 @@ def _placed(inputs: Sequence[TensorSpec], name: str, places: Mapping[str, list[P
     raise UsageError(f"--axis {name}: the model has no such open axis", f"{hint}{there}")
 
 
-def shape_ranges(
-    model: OnnxArtifact,
-    batch: ShapeRange,
-    flags: Sequence[ShapeFlag],
-    axes: Mapping[str, Sequence[int]],
-) -> dict[str, ShapeRange]:
-    """The range of every input for one engine; `axes` gives one or three lengths to axes by name."""
-    given = _by_input(model.inputs, flags)
-    lengths = axis_lengths(model.inputs, axes)
+def shape_ranges(model: OnnxArtifact, batch: ShapeRange, sizes: Recipe) -> dict[str, ShapeRange]:
+    """The range of every input for one engine, by the shapes and axes of `sizes`."""
+    given, lengths = _given_shapes(model.inputs, sizes), axis_lengths(model.inputs, sizes.axes)
     fixed = model.fixed_batch
     if fixed is not None and (batch.min[0] != fixed or batch.max[0] != fixed):
         raise FixedBatchError(
@@ -144,12 +138,12 @@ def _span(batch: ShapeRange) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def _by_input(
-    inputs: Sequence[TensorSpec], flags: Sequence[ShapeFlag]
+def _given_shapes(
+    inputs: Sequence[TensorSpec], sizes: Recipe
 ) -> dict[str, tuple[tuple[int | str, ...], ...]]:
+    """One shape or three by the name of an input."""
     names = [spec.name for spec in inputs]
-    given: dict[str, tuple[tuple[int | str, ...], ...]] = {}
-    for name, shapes in flags:
+    for name in sizes.shapes:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
@@ -157,10 +151,7 @@ def _by_input(
                 f"--shape {name}: the model has no such input",
                 f"{hint}its inputs are {', '.join(map(repr, names))}",
             )
-        if name in given:
-            raise UsageError(f"--shape {name}: given twice", "give each input one --shape")
-        given[name] = shapes
-    return given
+    return dict(parse_shape_flag(f"{name}:{shapes}") for name, shapes in sizes.shapes.items())
 
 
 def _range_of(
@@ -250,7 +241,7 @@ def fixed_lengths(
     A length that is given to an axis of a name is that of all axes of the name. Of `sizes` shapes and axes
     count.
     """
-    given, by_axis = _by_input(inputs, shape_flags(sizes)), axis_lengths(inputs, sizes.axes)
+    given, by_axis = _given_shapes(inputs, sizes), axis_lengths(inputs, sizes.axes)
     batch_axis = batch_name(inputs)
     for option in [
         *(f"--shape {name}" for name, shapes in given.items() if len(shapes) > 1),
@@ -321,10 +312,7 @@ def profiles_for(
                 f"two optimisation profiles for batches {_span(one)}: only one of them would ever run",
                 "give each --batch another range",
             )
-    flags = shape_flags(sizes)
-    return tuple(
-        Profile(batch=batch, shapes=shape_ranges(model, batch, flags, sizes.axes)) for batch in batches
-    )
+    return tuple(Profile(batch=batch, shapes=shape_ranges(model, batch, sizes)) for batch in batches)
 
 
 def over_all(profiles: Sequence[Profile]) -> Profile:
@@ -355,7 +343,7 @@ def shapes_at(
     Other axes have the length that the engine is tuned for, or the one that the shapes and axes of `sizes`
     give; of a smallest, a tuned and a largest one the tuned.
     """
-    given, lengths = _by_input(inputs, shape_flags(sizes)), axis_lengths(inputs, sizes.axes)
+    given, lengths = _given_shapes(inputs, sizes), axis_lengths(inputs, sizes.axes)
     name = batch_name(inputs)
     shapes = {}
     for spec in inputs:

@@ -4,8 +4,9 @@ import pytest
 
 from trtopt.builder.shapes import by_own_names, shape_ranges, shapes_at
 from trtopt.errors import UsageError
-from trtopt.recipe import Recipe, parse_shape_flag
+from trtopt.recipe import Recipe
 from trtopt.records import Backend, BuildPlan, BuildSettings, OnnxArtifact, ShapeRange, TensorSpec
+from trtopt.requests.shared import parse_shape
 
 
 def model(**shapes: tuple[int | str, ...]) -> OnnxArtifact:
@@ -15,7 +16,7 @@ def model(**shapes: tuple[int | str, ...]) -> OnnxArtifact:
 
 def ranges(onnx: OnnxArtifact, axes: dict[str, tuple[int, ...]], *flags: str) -> dict[str, ShapeRange]:
     batch = ShapeRange(min=(2,), opt=(2,), max=(2,))
-    return shape_ranges(onnx, batch, [parse_shape_flag(flag) for flag in flags], axes)
+    return shape_ranges(onnx, batch, Recipe(shapes=dict(map(parse_shape, flags)), axes=axes))
 
 
 def plan_of(onnx: OnnxArtifact, axes: dict[str, tuple[int, ...]]) -> BuildPlan:

@@ -3,9 +3,9 @@ from hypothesis import given, strategies as st
 
 from trtopt.builder.shapes import batch_range, shape_ranges
 from trtopt.errors import FixedBatchError, UsageError
-from trtopt.recipe import ShapeFlag, parse_shape_flag
+from trtopt.recipe import Recipe, ShapeFlag, parse_shape_flag
 from trtopt.records import OnnxArtifact, Shape, ShapeRange, TensorSpec
-from trtopt.requests.shared import parse_batches
+from trtopt.requests.shared import parse_batches, parse_shape
 
 Own = tuple[int | str, ...]
 
@@ -24,7 +24,7 @@ def same(*shape: int) -> ShapeRange:
 
 
 def ranges(model: OnnxArtifact, batch: ShapeRange, *flags: str) -> dict[str, ShapeRange]:
-    return shape_ranges(model, batch, [parse_shape_flag(flag) for flag in flags], {})
+    return shape_ranges(model, batch, Recipe(shapes=dict(map(parse_shape, flags))))
 
 
 def refused(model: OnnxArtifact, batch: ShapeRange, *flags: str) -> UsageError:
@@ -216,10 +216,6 @@ def test_an_unknown_input_that_is_like_no_name_is_refused_with_all_names() -> No
     assert "'ids', 'mask'" in error.remedy
 
 
-def test_a_flag_given_twice_is_refused() -> None:
-    assert "--shape ids: given twice" in refused(TEXT, only(1), "ids:Nx8", "ids:Nx8").problem
-
-
 @pytest.mark.parametrize("shapes", ["Nx9,Nx8,Nx16", "Nx8,Nx17,Nx16", "Nx8,Nx4,Nx16"])
 def test_min_above_opt_or_opt_above_max_is_refused_with_the_axis_and_its_lengths(shapes: str) -> None:
     error = refused(TEXT, only(1), f"ids:{shapes}", "mask:Nx8")
@@ -287,6 +283,10 @@ def check(model: OnnxArtifact, batch: ShapeRange, built: dict[str, ShapeRange]) 
             assert (low[0], best[0], high[0]) == (batch.min[0], batch.opt[0], batch.max[0])
 
 
+def written(flag: ShapeFlag) -> str:
+    return f"{flag[0]}:{','.join('x'.join(map(str, shape)) for shape in flag[1])}"
+
+
 @st.composite
 def flags_that_fit(draw: st.DrawFn, model: OnnxArtifact) -> list[ShapeFlag]:
     flags = []
@@ -320,7 +320,7 @@ def test_flags_that_fit_give_ranges_in_order_that_agree_with_the_model(
     fixed = model.fixed_batch
     batch = batch if fixed is None else only(fixed)
     flags = data.draw(flags_that_fit(model))
-    built = shape_ranges(model, batch, flags, {})
+    built = ranges(model, batch, *map(written, flags))
     check(model, batch, built)
     for name, shapes in flags:
         assert built[name].min[1:] == shapes[0][1:]
@@ -343,7 +343,7 @@ def test_any_flags_give_ranges_that_agree_with_the_model_or_a_typed_error(
     model: OnnxArtifact, batch: ShapeRange, flags: list[ShapeFlag]
 ) -> None:
     try:
-        built = shape_ranges(model, batch, flags, {})
+        built = ranges(model, batch, *map(written, flags))
     except (UsageError, FixedBatchError):
         return
     check(model, batch, built)
