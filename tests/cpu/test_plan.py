@@ -267,7 +267,7 @@ def test_bounds_that_nothing_keeps_are_reported_with_what_each_costs(measured: P
     ("arguments", "told"),
     [
         (["--slo", "mean=3ms"], "--slo mean=3ms: not of the form p99=5ms"),
-        (["--slo", SLO, "--rate", "0"], "--rate 0: not a rate"),
+        (["--slo", SLO, "--rate", "0"], "--rate 0: out of range"),
         (["--slo", SLO, "--memory", "8"], "--memory 8: not a size"),
         (["--slo", SLO, "--max-engines", "9"], "--max-engines 9"),
         (["--slo", SLO, "--lengths", "128"], "not a length with its share"),

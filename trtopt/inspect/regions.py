@@ -17,8 +17,6 @@ from trtopt.records import EngineProfile, ProfiledLayer, RegionTime
 
 _PAIR = {QUANTIZE, DEQUANTIZE}
 _CAST = "Cast"
-_OUTSIDE = ""
-"""Stands for what no region covers."""
 _INSIDE = {
     "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Selu",
     "Mish", "Softplus", "Gelu", "Erf", "Add", "Mul", "Div", "BatchNormalization", "Cast",
@@ -111,39 +109,39 @@ def region_times(
     one. A region loses if it takes longer by more than `threshold` (a share); one of
     which `a` has no layer cannot be compared.
     """
-    home = {name: str(at) for at, one in enumerate(regions) for name in (*one.nodes, *sorted(one.pairs))}
-    groups = DisjointNames(map(str, range(len(regions))))
-    timed: list[tuple[str, float, float]] = []
-    for ours, theirs in connected(a.layers, b.layers, _keys):
-        touched = [home[name] for layer in (*ours, *theirs) for name in layer.onnx_nodes if name in home]
-        groups.join(*touched)
-        timed.append((touched[0] if touched else _OUTSIDE, _ms(ours), _ms(theirs)))
-    members: dict[str, list[Region]] = {}
-    for at, region in enumerate(regions):
-        members.setdefault(groups.root(str(at)), []).append(region)
-    sums = {root: [0.0, 0.0] for root in (*members, _OUTSIDE)}
-    for key, before, after in timed:
-        own = sums[groups.root(key) if key != _OUTSIDE else key]
-        own[0] += before
-        own[1] += after
-    return tuple(
+    home = {name: at for at, one in enumerate(regions) for name in (*one.nodes, *sorted(one.pairs))}
+
+    def keys(layer: ProfiledLayer) -> list[str]:
+        names = _nodes_of(layer)
+        own = (f"region {home[name]}" if name in home else f"node {name}" for name in names)
+        return [*own] or [f"layer {layer.name}"]
+
+    matched: list[tuple[list[int], float, float]] = []
+    unseen = {*range(len(regions))}
+    for ours, theirs in connected(a.layers, b.layers, keys):
+        own = {home[name] for layer in (*ours, *theirs) for name in _nodes_of(layer) if name in home}
+        matched.append((sorted(own), _ms(ours), _ms(theirs)))
+        unseen -= own
+    matched += [([at], 0.0, 0.0) for at in unseen]
+    inside = (
         RegionTime(
-            nodes=tuple(name for one in members.get(root, ()) for name in one.nodes),
+            nodes=tuple(name for at in own for name in regions[at].nodes),
             float_ms=before,
             quantised_ms=after,
-            regions=len(members.get(root, ())),
-            loses=root != _OUTSIDE and after > before * (1 + threshold) > 0,
+            regions=len(own),
+            loses=after > before * (1 + threshold) > 0,
         )
-        for root, (before, after) in sums.items()
+        for own, before, after in sorted(matched)
+        if own
     )
+    before = sum(ms for own, ms, _ in matched if not own)
+    after = sum(ms for own, _, ms in matched if not own)
+    return (*inside, RegionTime(nodes=(), float_ms=before, quantised_ms=after, regions=0))
 
 
-def _keys(layer: ProfiledLayer) -> list[str]:
-    """Its nodes; a reformat's first node only, so that it ties nothing together; else its name."""
-    if not layer.onnx_nodes:
-        return [f"layer {layer.name}"]
-    nodes = layer.onnx_nodes[:1] if layer.is_reformat else layer.onnx_nodes
-    return [f"node {name}" for name in nodes]
+def _nodes_of(layer: ProfiledLayer) -> tuple[str, ...]:
+    """Its nodes; a reformat's first alone, so that it ties nothing together."""
+    return layer.onnx_nodes[:1] if layer.is_reformat else layer.onnx_nodes
 
 
 def _ms(layers: Iterable[ProfiledLayer]) -> float:

@@ -38,7 +38,9 @@ class PlanRequest(Request):
     ]
     rate: Annotated[
         float | None,
-        Option("Requests per second [default: the highest sustainable rate].", metavar="N"),
+        Option(
+            "Requests per second [default: the highest sustainable rate].", metavar="N", range=(0.001, 1e9)
+        ),
     ] = None
     arrivals: Annotated[
         str,
@@ -66,6 +68,7 @@ class PlanRequest(Request):
             flag="--memory",
             metavar="SIZE",
             parse=parse_bytes,
+            range=(1, 1 << 60),
         ),
     ] = None
     max_engines: Annotated[int, Option("Maximum number of engines to combine.", range=(1, 4))] = 3

@@ -25,7 +25,6 @@ from trtopt.serving.trial_run import CostJob, TrialJob, TrialRun, Tried
 from trtopt.serving.triton import check_backend
 from trtopt.workflows.plan.sources import (
     Measured,
-    bounds_of,
     read_arrivals,
     read_measured,
     shares_of,
@@ -38,7 +37,8 @@ PLAN = json_kind("trtopt.plan")
 def plan(request: PlanRequest, note: Note = silent) -> BatchPlan:
     """Choose engines, workers, largest batch and delay, and write the plan to a file; see `trtopt.plan`."""
     output = Path(request.output)
-    bounds = bounds_of(request)
+    goal = parse_goal(request.slo, "--slo")
+    bounds = Bounds(goal, request.memory_bytes, request.max_engines, request.for_triton)
     process, file_sha256 = read_arrivals(request.arrivals)
     measured = read_measured([Path(source) for source in request.sources])
     if request.for_triton:

@@ -1,4 +1,4 @@
-"""What a plan is made of, validated before anything is served: bounds, arrivals, measured engines."""
+"""What a plan is made of, validated before anything is served: arrivals, lengths, measured engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from trtopt.errors import ArtifactError, UsageError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.findings import doubts_of
-from trtopt.measure.load.arrivals import parse_goal
 from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import (
@@ -24,28 +23,11 @@ from trtopt.records import (
     Shape,
     Trust,
 )
-from trtopt.requests.serve import PlanRequest
 from trtopt.serving.load_folder import BENCH_FILE
-from trtopt.serving.planning.search import Bounds
 from trtopt.serving.planning.setups import Curve, EngineMemory, MeasuredEngine
 from trtopt.serving.planning.simulation import Process, Recorded, parse_process, parse_recorded
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.sweep.folder import REPORT, read_sweep
-
-
-def bounds_of(request: PlanRequest) -> Bounds:
-    """The bounds of a plan, once the options are validated; nothing has been read by then."""
-    bounds = Bounds(
-        parse_goal(request.slo, "--slo"), request.memory_bytes, request.max_engines, request.for_triton
-    )
-    rate = request.rate
-    if bounds.memory_bytes is not None and bounds.memory_bytes < 1:
-        raise UsageError(
-            f"--memory {bounds.memory_bytes}: must be above 0", "give a bound like 8GiB, or omit it"
-        )
-    if rate is not None and not 0 < rate < float("inf"):
-        raise UsageError(f"--rate {rate:g}: not a rate", "give requests per second, above 0")
-    return bounds
 
 
 def read_arrivals(text: str) -> tuple[Process, str | None]:
