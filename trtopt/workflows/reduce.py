@@ -199,21 +199,16 @@ def _record(model: ModelFile, data: str | Path | None, folder: Path) -> tuple[Ar
             known, runs = run(feed, middle), middle
         except CannotRun:
             refused = middle
-    specs = _specs_at(model.proto, feed)
-    unknown = [specs[name] for name in specs.keys() - known.keys()]
-    guessed = random_batch(unknown, {spec.name: tuple(map(int, spec.shape)) for spec in unknown})
-    return known | guessed, [f"values behind {name_of(nodes[runs])!r} are random: {reason}"]
-
-
-def _specs_at(model: onnx.ModelProto, feed: Arrays) -> dict[str, TensorSpec]:
-    """The tensors whose types and shapes follow from those of the inputs."""
-    graph = read_graph(model, {name: array.shape for name, array in feed.items()})
-    return {
-        name: TensorSpec(name=name, dtype=graph.dtypes[name], shape=graph.shapes[name])
+    graph = read_graph(model.proto, {name: array.shape for name, array in feed.items()})
+    unknown = [
+        TensorSpec(name=name, dtype=graph.dtypes[name], shape=graph.shapes[name])
         for node in graph.nodes
         for name in node.outputs
-        if name in graph.shapes and graph.dtypes.get(name, "unknown") not in ("unknown", "object")
-    }
+        if name in graph.shapes.keys() - known.keys()
+        if graph.dtypes.get(name, "unknown") not in ("unknown", "object")
+    ]
+    guessed = random_batch(unknown, graph.shapes)
+    return known | guessed, [f"values behind {name_of(nodes[runs])!r} are random: {reason}"]
 
 
 def _lengths(model: onnx.ModelProto, values: Arrays) -> dict[str, int]:

@@ -91,9 +91,7 @@ def plan(request: PlanRequest, note: Note = silent) -> BatchPlan:
 
 def _choose(search: Search, demand: Demand, bounds: Bounds, wants_rate: bool) -> tuple[Outcome, Demand]:
     """The setup that keeps the bounds under the demand, or at the highest rate at which one does."""
-    if not wants_rate:
-        found = search.best(demand, bounds)
-    elif (highest := search.highest_rate(demand, bounds)) is not None:
+    if wants_rate and (highest := search.highest_rate(demand, bounds)) is not None:
         demand, found = demand.at(highest[0]), highest[1]
     else:
         found = search.best(demand, bounds)
