@@ -272,7 +272,7 @@ class Task:
         path = find(model)
         spec = read_spec(path)
         if spec.metric is None or not spec.outputs:
-            raise UsageError(f"--task {model}: its file names no metric", "omit --task")
+            raise UsageError(f"--model {model}: its file names no metric", "omit --model")
         self._metric, self._output = spec.metric, spec.outputs[0]
         self.data = path.parent / spec.data if spec.data is not None else None
         self._function = sibling_function(path, spec.metric)
@@ -283,7 +283,7 @@ class Task:
         if self._output not in wanted:
             raise UsageError(
                 f"the model has no output {self._output!r}",
-                "check that --task names the model that it was made from",
+                "check that --model names the model that it was made from",
             )
         for kept, array in zip(self._kept, (wanted[self._output], got[self._output], labels), strict=True):
             if array is not None:
