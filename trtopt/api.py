@@ -44,30 +44,7 @@ from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import Optimized, Tuned
 from trtopt.report.html.page import library_name, page_of, plotting_library
 from trtopt.report.html.pages import models_page, pair_page, report_page, sweep_page
-from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest, VerifyRequest
-from trtopt.requests.measure import (
-    BenchRequest,
-    CompareRequest,
-    ExplainRequest,
-    HistoryAddRequest,
-    HistoryRequest,
-    ProfileRequest,
-    ReportRequest,
-)
-from trtopt.requests.models import (
-    BisectRequest,
-    CastRequest,
-    CheckRequest,
-    DiffRequest,
-    ExportRequest,
-    ExtractRequest,
-    InspectRequest,
-    LintRequest,
-    QuantizeRequest,
-    ReduceRequest,
-    RewriteRequest,
-)
-from trtopt.requests.serve import DeployRequest, PlanRequest
+from trtopt.requests import build as building, measure as measuring, models as on_graphs, serve
 from trtopt.rewrite.lint import LintReport, lint_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.typed_io.requested import recorded_in
@@ -133,8 +110,8 @@ __all__ = [
 """The public names of `trtopt`."""
 
 
-@keywords_of(BuildRequest)
-def build(request: BuildRequest) -> Manifest:
+@keywords_of(building.BuildRequest)
+def build(request: building.BuildRequest) -> Manifest:
     """Build engines from an ONNX file into a folder: one per batch size, or one dynamic engine.
 
     Returns:
@@ -153,8 +130,8 @@ def build(request: BuildRequest) -> Manifest:
     return build_requested(request, request.listener)
 
 
-@keywords_of(BenchRequest)
-def bench(request: BenchRequest) -> BenchReport:
+@keywords_of(measuring.BenchRequest)
+def bench(request: measuring.BenchRequest) -> BenchReport:
     """Measure the engines of a build folder, one engine of it, or an ONNX file.
 
     Returns:
@@ -173,16 +150,12 @@ def bench(request: BenchRequest) -> BenchReport:
     return run_bench(request, request.listener)
 
 
-@keywords_of(ProfileRequest)
-def profile(request: ProfileRequest) -> ProfileReport:
+@keywords_of(measuring.ProfileRequest)
+def profile(request: measuring.ProfileRequest) -> ProfileReport:
     """Time every layer, and join the times with the inspector's layers and the ONNX file's nodes.
 
     Returns:
         The profile, one part per engine and batch size: layers, fusions, precisions and floors.
-
-    Raises:
-        ArtifactError: `path` or `result` is not of the right kind, or belongs to another model or to other
-            engines.
 
     Example:
         >>> report = trtopt.profile("engines", batch=8, duration=0.1)
@@ -193,17 +166,13 @@ def profile(request: ProfileRequest) -> ProfileReport:
     return run_profile(request, request.listener)
 
 
-@keywords_of(ExplainRequest)
-def explain(request: ExplainRequest) -> Explanation:
+@keywords_of(measuring.ExplainRequest)
+def explain(request: measuring.ExplainRequest) -> Explanation:
     """Find why B's engines are slower or faster than A's: causes that add up to the change of the latency.
 
     Returns:
         For each batch size of both the causes, with the ONNX nodes and what may save B their cost, and the
         kernels or layers that were replaced.
-
-    Raises:
-        ArtifactError: A and B are of different models, have no batch size in common, or a profile is not of
-            its folder's engines.
 
     Example:
         >>> found = trtopt.explain("engines", "engines", batch=8, duration=0.1)
@@ -214,8 +183,8 @@ def explain(request: ExplainRequest) -> Explanation:
     return run_explain(request, request.listener)
 
 
-@keywords_of(CompareRequest)
-def compare(request: CompareRequest) -> Compared:
+@keywords_of(measuring.CompareRequest)
+def compare(request: measuring.CompareRequest) -> Compared:
     """Compare B with the baseline A: faster, slower, same or undecided at each batch size.
 
     Returns:
@@ -231,15 +200,12 @@ def compare(request: CompareRequest) -> Compared:
     return run_compare(request, request.listener)
 
 
-@keywords_of(HistoryAddRequest)
-def add_to_history(request: HistoryAddRequest) -> tuple[Path, ...]:
+@keywords_of(measuring.HistoryAddRequest)
+def add_to_history(request: measuring.HistoryAddRequest) -> tuple[Path, ...]:
     """Add results to a folder of one model's results over time, made where there is none.
 
     Returns:
         Their files in the folder; one that was in it already stays there once.
-
-    Raises:
-        ArtifactError: one is no result of `bench`.
 
     Example:
         >>> [path.parent.name for path in trtopt.add_to_history("history", ["bench.json"])]
@@ -248,8 +214,8 @@ def add_to_history(request: HistoryAddRequest) -> tuple[Path, ...]:
     return run_add(request)
 
 
-@keywords_of(HistoryRequest)
-def history(request: HistoryRequest) -> HistoryReport:
+@keywords_of(measuring.HistoryRequest)
+def history(request: measuring.HistoryRequest) -> HistoryReport:
     """Judge a folder of one model's results over time.
 
     Returns:
@@ -266,8 +232,8 @@ def history(request: HistoryRequest) -> HistoryReport:
     return run_history(request)
 
 
-@keywords_of(SweepRequest)
-def sweep(request: SweepRequest) -> SweepReport:
+@keywords_of(building.SweepRequest)
+def sweep(request: building.SweepRequest) -> SweepReport:
     """Build and measure a model at every combination, one at a time, into a folder that can be resumed.
 
     What the folder already has of this model, machine and options is not built or measured again, however the
@@ -278,7 +244,6 @@ def sweep(request: SweepRequest) -> SweepReport:
         All points of the folder, by precision, axes, streams and batch.
 
     Raises:
-        ArtifactError: the folder holds a sweep of another model or machine, or with other options.
         MeasurementError: not one point could be measured.
 
     Example:
@@ -291,8 +256,8 @@ def sweep(request: SweepRequest) -> SweepReport:
     return run_sweep(request, request.listener)
 
 
-@keywords_of(TuneRequest)
-def tune(request: TuneRequest) -> Tuned:
+@keywords_of(building.TuneRequest)
+def tune(request: building.TuneRequest) -> Tuned:
     """Find a faster engine of a model within a budget of time: the most promising candidate first.
 
     Each candidate changes one thing of the best engine so far. Its gain is predicted from a prior of its kind
@@ -304,9 +269,7 @@ def tune(request: TuneRequest) -> Tuned:
         The folder, the accepted changes, and the ledger with every candidate.
 
     Raises:
-        UsageError: the budget is too small for the baseline.
         BoundError: the baseline misses an accuracy bound.
-        ArtifactError: the ledger to continue is of another model or machine, or on other terms.
 
     Example:
         >>> tuned = trtopt.tune(
@@ -321,8 +284,8 @@ def tune(request: TuneRequest) -> Tuned:
     return run_tune(request, request.listener)
 
 
-@keywords_of(PlanRequest)
-def plan(request: PlanRequest) -> BatchPlan:
+@keywords_of(serve.PlanRequest)
+def plan(request: serve.PlanRequest) -> BatchPlan:
     """Choose engines, workers, largest batch and delay by simulation, and write the plan to a file.
 
     Returns:
@@ -330,7 +293,6 @@ def plan(request: PlanRequest) -> BatchPlan:
 
     Raises:
         PlanError: no setup meets all bounds; it says which bound costs what.
-        UsageError: the engines can run here, and were measured on another device.
 
     Example:
         >>> made = trtopt.plan(["swept"], "plan.json", slo="p99=500ms", rate=200.0)
@@ -340,8 +302,8 @@ def plan(request: PlanRequest) -> BatchPlan:
     return run_plan(request, request.listener.note)
 
 
-@keywords_of(DeployRequest)
-def deploy(request: DeployRequest) -> Path:
+@keywords_of(serve.DeployRequest)
+def deploy(request: serve.DeployRequest) -> Path:
     """Write an engine into a Triton model repository, as the next version of a model.
 
     Triton serves one engine, with batches of any size: one is built where the source has an engine for each.
@@ -352,8 +314,8 @@ def deploy(request: DeployRequest) -> Path:
     return deploy_triton(request)
 
 
-@keywords_of(ReportRequest)
-def report(request: ReportRequest) -> Path:
+@keywords_of(measuring.ReportRequest)
+def report(request: measuring.ReportRequest) -> Path:
     """Write what a folder holds as one HTML page that needs no network: builds, results and profiles.
 
     Returns:
@@ -369,7 +331,7 @@ def report(request: ReportRequest) -> Path:
     return write_page(request)
 
 
-def write_page(request: ReportRequest, *, leave_out_others: bool = False) -> Path:
+def write_page(request: measuring.ReportRequest, *, leave_out_others: bool = False) -> Path:
     """Write the page; `leave_out_others` is without what other builds left in the folder."""
     folder, other = Path(request.folder), None if request.other is None else Path(request.other)
     file = default_output(folder, other) if request.output is None else Path(request.output)
@@ -427,8 +389,8 @@ def models() -> dict[str, Path]:
     return spec.files()
 
 
-@keywords_of(CheckRequest)
-def check(request: CheckRequest) -> CheckReport:
+@keywords_of(on_graphs.CheckRequest)
+def check(request: on_graphs.CheckRequest) -> CheckReport:
     """Compare an ONNX file, or the engines of a build folder, with a reference model on ONNX Runtime.
 
     Returns:
@@ -442,8 +404,8 @@ def check(request: CheckRequest) -> CheckReport:
     return run_check(request, request.listener)
 
 
-@keywords_of(ExportRequest)
-def export(request: ExportRequest) -> Exported:
+@keywords_of(on_graphs.ExportRequest)
+def export(request: on_graphs.ExportRequest) -> Exported:
     """Export a PyTorch model to ONNX and compare the file with PyTorch.
 
     Returns:
@@ -460,15 +422,12 @@ def export(request: ExportRequest) -> Exported:
     return on_models.export(request)
 
 
-@keywords_of(RewriteRequest)
-def rewrite(request: RewriteRequest) -> RewriteTrace:
+@keywords_of(on_graphs.RewriteRequest)
+def rewrite(request: on_graphs.RewriteRequest) -> RewriteTrace:
     """Rewrite an ONNX file so that TensorRT fuses it better, and check that it stays the same function.
 
     Returns:
         The rules that were applied, declined and undone, and what the check found.
-
-    Raises:
-        ModelError: the file cannot be run for the check, or its batch cannot be made dynamic.
 
     Example:
         >>> trace = trtopt.rewrite("model.onnx", "rewritten.onnx")
@@ -478,16 +437,12 @@ def rewrite(request: RewriteRequest) -> RewriteTrace:
     return on_models.rewrite(request, request.listener.note)
 
 
-@keywords_of(ExtractRequest)
-def extract(request: ExtractRequest) -> Extraction:
+@keywords_of(on_graphs.ExtractRequest)
+def extract(request: on_graphs.ExtractRequest) -> Extraction:
     """Write a part of an ONNX file, from some of its tensors to others.
 
     Returns:
         The part's inputs and outputs, and how many nodes it has.
-
-    Raises:
-        UsageError: a tensor that the model lacks, or tensors that do not cut the graph.
-        ModelError: the type of a tensor is not known.
 
     Example:
         >>> part = trtopt.extract("model.onnx", "part.onnx", inputs=["a"], outputs=["b"])
@@ -497,8 +452,8 @@ def extract(request: ExtractRequest) -> Extraction:
     return on_models.extract(request)
 
 
-@keywords_of(DiffRequest)
-def diff(request: DiffRequest) -> ModelDifference:
+@keywords_of(on_graphs.DiffRequest)
+def diff(request: on_graphs.DiffRequest) -> ModelDifference:
     """Show how two ONNX files differ; nodes are matched by what they compute, not by their names.
 
     Returns:
@@ -515,8 +470,8 @@ def diff(request: DiffRequest) -> ModelDifference:
     return found
 
 
-@keywords_of(CastRequest)
-def cast(request: CastRequest) -> CastReport:
+@keywords_of(on_graphs.CastRequest)
+def cast(request: on_graphs.CastRequest) -> CastReport:
     """Write an ONNX file with its nodes in 16 bits where that is safe.
 
     A node stays FP32 where its operator must, where `exclude` names it, where its weight would
@@ -526,9 +481,6 @@ def cast(request: CastRequest) -> CastReport:
     Returns:
         The nodes that became 16-bit, those that stayed and why, and the differences of the outputs.
 
-    Raises:
-        ModelError: the file cannot run, or holds nothing heavy that takes this type.
-
     Example:
         >>> report = trtopt.cast("model.onnx", "fp16.onnx", data="data.npz")
         >>> len(report.lowered) > 0
@@ -537,8 +489,8 @@ def cast(request: CastRequest) -> CastReport:
     return run_cast(request, request.listener.note)
 
 
-@keywords_of(QuantizeRequest)
-def quantize(request: QuantizeRequest) -> QuantizeReport:
+@keywords_of(on_graphs.QuantizeRequest)
+def quantize(request: on_graphs.QuantizeRequest) -> QuantizeReport:
     """Quantise an ONNX file: place Q/DQ where TensorRT profits from them, and write the calibration table.
 
     Returns:
@@ -552,8 +504,8 @@ def quantize(request: QuantizeRequest) -> QuantizeReport:
     return run_quantize(request.model, request.output, request, request.listener)
 
 
-@keywords_of(BisectRequest)
-def bisect(request: BisectRequest) -> BisectReport:
+@keywords_of(on_graphs.BisectRequest)
+def bisect(request: on_graphs.BisectRequest) -> BisectReport:
     """Find the fewest nodes to keep in higher precision so that the bounds are met.
 
     Returns:
@@ -570,8 +522,8 @@ def bisect(request: BisectRequest) -> BisectReport:
     return run_bisect(request, request.listener)
 
 
-@keywords_of(InspectRequest)
-def inspect(request: InspectRequest) -> Inspection:
+@keywords_of(on_graphs.InspectRequest)
+def inspect(request: on_graphs.InspectRequest) -> Inspection:
     """Show what is in an ONNX model, an engine, or a file or folder that trtopt made; nothing is run.
 
     Returns:
@@ -579,7 +531,6 @@ def inspect(request: InspectRequest) -> Inspection:
 
     Raises:
         WrongPathError: it is none of these; says what it looks like.
-        ModelError, ArtifactError: it is one of these, and damaged.
         NoGpuError, BackendMissingError: an engine that `trust` names cannot be loaded here.
 
     Example:
@@ -590,8 +541,8 @@ def inspect(request: InspectRequest) -> Inspection:
     return run_inspect(request, request.listener.note)[0]
 
 
-@keywords_of(ReduceRequest)
-def reduce(request: ReduceRequest) -> ReduceReport:
+@keywords_of(on_graphs.ReduceRequest)
+def reduce(request: on_graphs.ReduceRequest) -> ReduceReport:
     """Find the smallest part of a model that still fails as the whole does.
 
     Returns:
@@ -609,8 +560,8 @@ def reduce(request: ReduceRequest) -> ReduceReport:
     return run_reduce(request, request.listener)
 
 
-@keywords_of(LintRequest)
-def lint(request: LintRequest) -> LintReport:
+@keywords_of(on_graphs.LintRequest)
+def lint(request: on_graphs.LintRequest) -> LintReport:
     """Find what in an ONNX file will be slow on TensorRT, why, and what would help.
 
     Returns:
@@ -624,8 +575,8 @@ def lint(request: LintRequest) -> LintReport:
     return lint_model(Path(request.model), target=request.target)
 
 
-@keywords_of(VerifyRequest)
-def verify(request: VerifyRequest) -> FolderCheck:
+@keywords_of(building.VerifyRequest)
+def verify(request: building.VerifyRequest) -> FolderCheck:
     """Hash every file of a build folder again.
 
     Returns:
@@ -721,8 +672,8 @@ def _find_tensor(
     return spec, next((one for one in io if one.name == name and one.role == role), None)
 
 
-@keywords_of(OptimizeRequest)
-def optimize(request: OptimizeRequest) -> Optimized:
+@keywords_of(building.OptimizeRequest)
+def optimize(request: building.OptimizeRequest) -> Optimized:
     """Lint a model, rewrite it, choose its precision, build, measure and check the engines.
 
     `trtopt.optimize("model.onnx", data="samples.npz", slo="p99=10ms").best` is the batch size to deploy. The
