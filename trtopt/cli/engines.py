@@ -554,7 +554,6 @@ def _run_translated(context: click.Context, found: Translation, *, only_print: b
 
 
 _DEMO = "trtopt-demo"
-_BRIEFLY = ("--duration", "0.5")
 
 
 @command()
@@ -569,37 +568,24 @@ _BRIEFLY = ("--duration", "0.5")
 def demo(context: click.Context, output: Path | None) -> None:
     """Build and measure a small model that ships with trtopt.
 
-    Writes a report too. Uses what is installed: TensorRT or TensorRT-RTX to build, a GPU or ONNX Runtime to
-    measure.
+    Runs `trtopt optimize`, which writes a report too, with what is installed: TensorRT or TensorRT-RTX to
+    build, a GPU or ONNX Runtime to measure.
     """
     from trtopt.cli.console import say
-    from trtopt.errors import OutputError
+    from trtopt.errors import BackendMissingError, OutputError
     from trtopt.files.bounded_reading import shipped_folder
 
     folder = output if output is not None else _free_folder(Path(_DEMO))
     if folder.exists():
         raise OutputError(f"{folder}: exists", "name a new folder with --output")
     model = shipped_folder("models") / "digits" / "digits.onnx"
-    samples = model.with_name("heldout.npz")
-    _build_demo(context, [str(model), "-o", str(folder), "--batch", "1,8,32"])
-    result = ["--json", str(folder / "bench.json")]
-    _run_command(
-        context, ["bench", str(folder), "--backend", "auto", *_BRIEFLY, "--data", str(samples), *result]
-    )
-    _write_report(folder)
-    say(f"trtopt: the engines are in {folder}; next: trtopt optimize MODEL.onnx", err=True)
-
-
-def _build_demo(context: click.Context, arguments: list[str]) -> None:
-    """Build with TensorRT, or for ONNX Runtime where no TensorRT is installed."""
-    from trtopt.cli.console import say
-    from trtopt.errors import BackendMissingError
-
+    words = ["optimize", str(model), "-o", str(folder), "--duration", "0.5"]
     try:
-        _run_command(context, ["build", *arguments])
+        _run_command(context, words)
     except BackendMissingError as error:
         say(f"trtopt: {error.problem}: the demo runs on ONNX Runtime instead", err=True)
-        _run_command(context, ["build", *arguments, "--backend", "onnxruntime"])
+        _run_command(context, [*words, "--backend", "onnxruntime"])
+    say(f"trtopt: the engines are in {folder}; next: trtopt optimize MODEL.onnx", err=True)
 
 
 def _free_folder(first: Path) -> Path:

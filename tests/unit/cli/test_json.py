@@ -14,7 +14,7 @@ from trtopt.records import from_json
 WITHOUT = {
     "export": "it writes an ONNX file, which `inspect` shows",
     "report": "it writes a page of files that are JSON",
-    "demo": "it runs `build`, `bench` and `report`",
+    "demo": "it runs `optimize`",
     "trtexec": "it runs other commands",
     "polygraphy": "it runs other commands",
     "deploy triton": "it writes a repository",
