@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 from cells import ROOT, FailedError, OutOfTimeError, run_python
 
 sys.path.insert(0, str(ROOT))
-from trtopt.records import Ledger, LedgerEntry
+from trtopt.records import LedgerEntry
 from trtopt.workflows.tune.kinds import KINDS, Prediction
 from trtopt.workflows.tune.tune import predict
 from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
@@ -37,6 +37,19 @@ BUDGET_S = 240
 """What a cell may spend."""
 NO_LONGER_TRIED = Prediction(0.05, 0.4)
 """A first guess for regions, which the ledgers hold."""
+
+
+class StoredEntry(LedgerEntry, frozen=True, kw_only=True):
+    """A candidate, also of a kind that is no longer tried."""
+
+    kind: str
+
+
+class StoredLedger(msgspec.Struct, frozen=True):
+    """What is replayed of a ledger, of whatever version."""
+
+    model: str
+    entries: tuple[StoredEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -135,7 +148,7 @@ def random_samples(model: Path, cell: Cell) -> dict[str, Any]:
 
 def replay(files: list[Path]) -> None:
     """Print the score of predictions that know nothing of the model."""
-    ledgers = [read_ledger(file) for file in files]
+    ledgers = [msgspec.json.decode(file.read_bytes(), type=StoredLedger) for file in files]
     again = [
         msgspec.structs.replace(
             one, entries=predicted(one, [other for other in ledgers if other.model != one.model])
@@ -177,7 +190,7 @@ def ranks(values: Sequence[float]) -> list[float]:
     ]
 
 
-def predicted(ledger: Ledger, others: list[Ledger]) -> tuple[LedgerEntry, ...]:
+def predicted(ledger: StoredLedger, others: list[StoredLedger]) -> tuple[StoredEntry, ...]:
     """A ledger's entries with predictions from the other ledgers and the entries before each."""
     guesses = {kind.name: kind.guess for kind in KINDS} | {"region": NO_LONGER_TRIED}
     known, found = [entry for other in others for entry in other.entries], []

@@ -49,6 +49,15 @@ def ledger(*entries: LedgerEntry) -> Ledger:
             threshold=0.01,
             duration_s=2.0,
         ),
-        baseline=TuneBaseline(cost=2.0, unit="ms", accuracy=1.0, build_s=60.0, measure_s=10.0, total_s=70.0),
+        baseline=TuneBaseline(
+            cost=2.0,
+            unit="ms",
+            accuracy=1.0,
+            build_s=60.0,
+            measure_s=10.0,
+            total_s=70.0,
+            engine=examples.engine(8),
+            inputs=examples.onnx().inputs,
+        ),
         entries=entries,
     )

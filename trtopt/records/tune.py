@@ -64,11 +64,9 @@ class TuneBaseline(Record, frozen=True, kw_only=True):
     build_s: Seconds
     measure_s: Seconds
     total_s: Seconds
-    copied: dict[str, float] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
-    """Of a query, in a ledger of an earlier version."""
-    engine: EngineArtifact | None = None
-    """Its file in the tuned folder, which is kept; None in a ledger of before it was."""
-    inputs: tuple[TensorSpec, ...] = ()
+    engine: EngineArtifact
+    """Its file in the tuned folder, which is kept."""
+    inputs: tuple[TensorSpec, ...]
     """Those of its model."""
 
 
@@ -95,7 +93,7 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
     """
 
     candidate: str
-    kind: CandidateKind | Literal["region", "io-types"]  # which earlier versions tried
+    kind: CandidateKind
     predicted_gain: float
     probability: float
     evidence: str = ""
@@ -121,7 +119,7 @@ class Ledger(ResultFile, frozen=True, kw_only=True):
     `run_spread` is how much separate runs of one engine differ on the device; None: not measured there.
     """
 
-    schema: str = "trtopt.ledger/4"
+    schema: str = "trtopt.ledger/5"
     model: str
     terms: TuneTerms
     baseline: TuneBaseline
@@ -165,7 +163,7 @@ class Tuned(Result, Record, frozen=True, kw_only=True):
     `changes` are the accepted candidates; `stopped` is why no further candidate was tried.
     """
 
-    schema: str = "trtopt.tuned/2"
+    schema: str = "trtopt.tuned/3"
     folder: str
     changes: tuple[str, ...]
     batch: int

@@ -178,7 +178,6 @@ class Evaluation:
     def final_race(self, incumbent: Built, ledger: Ledger, limit_s: float) -> FinalRace | None:
         """The result against the baseline; None, with a note, where that cannot be measured."""
         given, start = self._setup, ledger.baseline
-        assert start.engine is not None
         (batch, *_) = given.terms.batch
         model = replace(incumbent.manifest.onnx, inputs=start.inputs)
         manifest = replace(incumbent.manifest, onnx=model, engines=(start.engine,))

@@ -142,7 +142,7 @@ def _continue(setup: Setup) -> tuple[Ledger, Built]:
 
 def _race_result(setup: Setup, evaluation: Evaluation, ledger: Ledger, incumbent: Built) -> Ledger:
     """With the race of the result against the baseline, unless it was run or there is nothing to race."""
-    if not ledger.accepted or ledger.raced is not None or ledger.baseline.engine is None:
+    if not ledger.accepted or ledger.raced is not None:
         return ledger
     setup.listener.note("racing the result against the baseline")
     began_s = time.monotonic()
