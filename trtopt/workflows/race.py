@@ -18,12 +18,7 @@ from trtopt.files.bounded_reading import read_bounded
 from trtopt.measure.analysis.outcomes import Work
 from trtopt.measure.contracts import THRESHOLD, WARMUP_S, with_terms
 from trtopt.measure.engine import LoadedEngine
-from trtopt.measure.loop.interleaved import (
-    InterleaveJob,
-    ValidRounds,
-    Variant,
-    latency_blocks,
-)
+from trtopt.measure.loop.interleaved import InterleaveJob, ValidRounds, Variant, latency_blocks
 from trtopt.measure.statistics.comparison import RUN_BLOCKS, Block, Comparison, Noise, compare
 from trtopt.recipe import ANY_SIZES, Recipe
 from trtopt.records import (

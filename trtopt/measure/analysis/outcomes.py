@@ -10,13 +10,7 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.analysis.gap_ledger import Gap
 from trtopt.measure.statistics.builds import Control
-from trtopt.measure.statistics.comparison import (
-    Comparison,
-    ReasonCode,
-    Verdict,
-    blocks_of,
-    compare_runs,
-)
+from trtopt.measure.statistics.comparison import Comparison, ReasonCode, Verdict, blocks_of, compare_runs
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import (
     BenchPoint,

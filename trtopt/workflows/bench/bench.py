@@ -29,12 +29,7 @@ from trtopt.recipe import batch_sizes
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, KernelPass
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workflows.bench.resolve_engines import (
-    ResolvedEngines,
-    check_trust,
-    resolve_engines,
-    runs_on,
-)
+from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines, runs_on
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 

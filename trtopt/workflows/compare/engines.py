@@ -30,13 +30,7 @@ from trtopt.measure.loop.interleaved import (
     pooled_ms,
     valid_rounds,
 )
-from trtopt.measure.statistics.builds import (
-    Control,
-    compare_builds,
-    noise_of_controls,
-    run_spread,
-    spread,
-)
+from trtopt.measure.statistics.builds import Control, compare_builds, noise_of_controls, run_spread, spread
 from trtopt.measure.statistics.comparison import compare
 from trtopt.recipe import batch_sizes
 from trtopt.records import EngineArtifact, InterleavedRun

@@ -20,27 +20,13 @@ from trtopt.errors import MeasurementError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor
 from trtopt.measure.contracts import contract_for
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import (
-    GRAPH_PRECISIONS,
-    MAX_AXIS,
-    QUANTIZED,
-    batch_sizes,
-    io_request,
-    measured_on,
-)
+from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, QUANTIZED, batch_sizes, io_request, measured_on
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
 from trtopt.requests.build import SweepRequest
 from trtopt.workflows.build.graph import request_for, with_typed_io
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.race import with_streams
-from trtopt.workflows.sweep.folder import (
-    Builds,
-    Point,
-    Swept,
-    is_sweep,
-    save_sweep,
-    sweep_in_progress,
-)
+from trtopt.workflows.sweep.folder import Builds, Point, Swept, is_sweep, save_sweep, sweep_in_progress
 from trtopt.workflows.workbench import check_opset, make_plans, notes_on, open_executor
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)

@@ -16,14 +16,7 @@ from trtopt.measure.contracts import WARMUP_S
 from trtopt.measure.loop.interleaved import InterleaveJob, Variant, valid_rounds
 from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict
 from trtopt.recipe import Recipe
-from trtopt.records import (
-    FinalRace,
-    InterleavedRun,
-    Ledger,
-    LedgerEntry,
-    Manifest,
-    TurnSamples,
-)
+from trtopt.records import FinalRace, InterleavedRun, Ledger, LedgerEntry, Manifest, TurnSamples
 from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
