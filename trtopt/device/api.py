@@ -138,25 +138,6 @@ class ClockSensor(Protocol):
         """A reading of now, which is `at_ms` on the caller's clock. Takes the host about a millisecond."""
 
 
-class ClockControl(Protocol):
-    """Changes a device's clocks, for all who use it."""
-
-    def lock(self, mhz: int | None) -> int:
-        """Lock the clock at `mhz`, or at the reference; returns that clock.
-
-        Raises:
-            DeviceError: no permission, or the device cannot do it; nothing was changed.
-            UsageError: the device has no such clock; nothing was changed.
-        """
-
-    def unlock(self) -> None:
-        """Give the clock back to the driver.
-
-        Raises:
-            DeviceError: the driver refused.
-        """
-
-
 class ActivityRecorder(Held, Protocol):
     """The device's tracer: records what the device runs, in this process, from its opening to `close`."""
 

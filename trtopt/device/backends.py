@@ -6,8 +6,9 @@ import importlib.util
 import os
 from dataclasses import dataclass
 
-from trtopt.device.api import ClockControl, Device, EngineBuilder, Target
+from trtopt.device.api import Device, EngineBuilder, Target
 from trtopt.device.cuda import probe
+from trtopt.device.nvml import NvmlGpu
 from trtopt.device.ort.host import needs_gpu
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.extras import RTX_EXTRA, install
@@ -139,12 +140,10 @@ def check_device_options(name: str, *, memory: bool, cuda_profiler: bool, kernel
         require_cupti()
 
 
-def open_clock_control(name: str) -> ClockControl:
+def open_clock_control(name: str) -> NvmlGpu:
     """The means to lock the clocks of the device that a backend runs on."""
     if name == ONNXRUNTIME:
         raise needs_gpu("--lock-clocks")
-    from trtopt.device.nvml import NvmlGpu
-
     return NvmlGpu(probe.first_gpu())
 
 

@@ -6,7 +6,8 @@ deprecated since CUDA 13.0 (NVML, Deprecation and/or Removal Notices): a driver 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -91,7 +92,7 @@ def refusal_of(error: str, doing: str) -> DeviceError | UsageError:
 
 
 class NvmlGpu:
-    """One GPU as NVML knows it; see `device.api.ClockSensor` and `ClockControl`.
+    """One GPU as NVML knows it: a `device.api.ClockSensor`, and what changes its clocks for all who use it.
 
     It is found by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's.
     """
@@ -142,7 +143,12 @@ class NvmlGpu:
         return reading_of(self.query, at_ms)
 
     def lock(self, mhz: int | None) -> int:
-        """Have the driver lock the clock; by default at the reference."""
+        """Have the driver lock the clock, by default at the reference; returns that clock.
+
+        Raises:
+            DeviceError: no permission, or the device cannot do it; nothing was changed.
+            UsageError: the device has no such clock; nothing was changed.
+        """
         target = self.reference.mhz if mhz is None else mhz
         if target is None:
             raise DeviceError("--lock-clocks: the driver reports no clock to lock at", "give one in MHz")
@@ -152,6 +158,28 @@ class NvmlGpu:
     def unlock(self) -> None:
         """Release the clock to the driver."""
         self.change("unlocking the clocks", "ResetGpuLockedClocks")
+
+
+@contextmanager
+def locked_clocks(control: NvmlGpu, mhz: int | None) -> Iterator[int]:
+    """Lock the clocks at `mhz` (None: at the device's reference), and always unlock them at the end.
+
+    They are unlocked also if a signal interrupts the locking: only a refusal proves that nothing was changed.
+
+    Yields:
+        The clock in MHz.
+    """
+    refused = False
+    try:
+        try:
+            locked = control.lock(mhz)
+        except (DeviceError, UsageError):
+            refused = True
+            raise
+        yield locked
+    finally:
+        if not refused:
+            control.unlock()
 
 
 def open_sensor(info: DeviceInfo) -> ClockSensor:

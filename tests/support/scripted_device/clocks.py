@@ -33,7 +33,7 @@ class ScriptedSensor:
 
 
 class ScriptedControl:
-    """See `device.api.ClockControl`. `locked_mhz` is None while the clocks are the device's own."""
+    """See `device.nvml.NvmlGpu`. `locked_mhz` is None while the clocks are the device's own."""
 
     def __init__(self, device: ScriptedDevice) -> None:
         self._device = device

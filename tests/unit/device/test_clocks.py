@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.scripted_device.clocks import ScriptedControl
 from tests.support.scripted_device.device import Script, ScriptedDevice
-from trtopt.device.clocks import locked_clocks
+from trtopt.device.nvml import locked_clocks
 from trtopt.errors import DeviceError
 
 

@@ -13,9 +13,8 @@ import msgspec
 
 from trtopt.data import open_data
 from trtopt.data.source import range_notes
-from trtopt.device.api import ClockControl
 from trtopt.device.backends import check_device_options, open_clock_control
-from trtopt.device.clocks import locked_clocks
+from trtopt.device.nvml import NvmlGpu, locked_clocks
 from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import ArtifactError, DeviceError, TrtoptError, UsageError
 from trtopt.executors.api import THIS_HOST, run_job
@@ -88,7 +87,7 @@ def check_request(request: BenchRequest) -> None:
 
 
 @contextmanager
-def _clocks(control: ClockControl | None, requested: int | bool, notes: list[str]) -> Iterator[None]:
+def _clocks(control: NvmlGpu | None, requested: int | bool, notes: list[str]) -> Iterator[None]:
     """Locked clocks, if requested: in this process and not in the workers, which may crash."""
     if control is None:
         yield
