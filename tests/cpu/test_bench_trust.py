@@ -25,7 +25,7 @@ from tests.support.scripted_device.clocks import ScriptedControl
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from trtopt.cli.main import cli
 from trtopt.errors import DeviceError
-from trtopt.measure.engine import Benched, BenchJob, bench_engine
+from trtopt.measure.engine import BenchJob, BenchResult, bench_engine
 from trtopt.records import BenchReport, ClockReading, DeviceInfo, from_json
 from trtopt.workers.jobs import environment_of
 from trtopt.workflows.bench import bench as pipeline
@@ -40,7 +40,7 @@ def on_scripted_devices(scripts: Sequence[Script]) -> SimpleNamespace:
 
     def run_jobs(
         jobs: Sequence[BenchJob], *, limit_s: float | None, on_progress: object
-    ) -> Iterator[tuple[int, Benched]]:
+    ) -> Iterator[tuple[int, BenchResult]]:
         for index, (job, script) in enumerate(zip(jobs, scripts, strict=True)):
             target = ScriptedTarget(ScriptedDevice(script))
             plan = msgspec.structs.replace(job.engine.artifact.plan, backend=ScriptedTarget.backend)
@@ -48,7 +48,7 @@ def on_scripted_devices(scripts: Sequence[Script]) -> SimpleNamespace:
             engine = msgspec.structs.replace(job.engine, artifact=artifact, shapes={"x": (job.batch, 4)})
             ours = msgspec.structs.replace(job, engine=engine)
             point = bench_engine(target, ours, lambda phase, fraction: None)
-            yield index, Benched(point=point, environment=environment_of(target))  # type: ignore[arg-type]
+            yield index, BenchResult(point=point, environment=environment_of(target))  # type: ignore[arg-type]
 
     return SimpleNamespace(run_all_jobs=run_jobs)
 
@@ -199,7 +199,7 @@ def test_clocks_are_held_while_measuring_and_released(
 
     def watched(
         jobs: Sequence[BenchJob], *, limit_s: float | None, on_progress: object
-    ) -> Iterator[tuple[int, Benched]]:
+    ) -> Iterator[tuple[int, BenchResult]]:
         for found in host.run_all_jobs(jobs, limit_s=limit_s, on_progress=on_progress):
             held.append(control.locked_mhz)
             yield found

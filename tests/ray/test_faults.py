@@ -24,7 +24,7 @@ from trtopt.executors.ray import executor as running
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
 from trtopt.executors.ray.node import Reporter, run_parcel
-from trtopt.measure.engine import Benched
+from trtopt.measure.engine import BenchResult
 from trtopt.processes import OnProgress
 from trtopt.records import EngineArtifact, Identity, Job
 from trtopt.workers.jobs import IdentifyJob
@@ -133,7 +133,7 @@ def test_a_node_that_joins_late_takes_what_waits_for_others(cluster: TwoNodes, t
                 added.enter_context(cluster.another())
 
         found = outcomes_of(executor, measurements, on_progress=progress)
-    assert [type(one) for one in found] == [Benched] * 3
+    assert [type(one) for one in found] == [BenchResult] * 3
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)])

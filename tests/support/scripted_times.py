@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
-from trtopt.measure.engine import Benched, BenchJob
+from trtopt.measure.engine import BenchJob, BenchResult
 from trtopt.measure.loop.interleaved import InterleaveJob
 from trtopt.records import (
     BenchPoint,
@@ -45,7 +45,7 @@ class ScriptedTimes:
                 yield index, self._run(job)
             else:
                 assert isinstance(job, BenchJob)
-                yield index, Benched(point=self._point(job), environment=environment_of(self._target))
+                yield index, BenchResult(point=self._point(job), environment=environment_of(self._target))
 
     def _run(self, job: InterleaveJob) -> InterleavedRun:
         names = tuple(variant.name for variant in job.variants)

@@ -21,7 +21,7 @@ from tests.support.trt_behaviour import IMAGES, LOGITS
 from tests.support.trt_surface import Surface
 from trtopt.device.api import AllocationTracker, BuildInput, BuiltEngine, Session
 from trtopt.device.tensorrt.builder import TensorRTBuilder
-from trtopt.device.tensorrt.capability import Parsed, ParseJob, parse
+from trtopt.device.tensorrt.capability import ParseJob, ParserReport, parse
 from trtopt.device.tensorrt.library import Library, load_library
 from trtopt.device.tensorrt.runtime import TensorRTTarget
 from trtopt.errors import TrtoptError
@@ -269,7 +269,7 @@ def run_sized(surface: Surface, device: ScriptedDevice) -> list[Any]:
         session.close()
 
 
-def refused(surface: Surface) -> Parsed:
+def refused(surface: Surface) -> ParserReport:
     """What the parser takes of the digits model, where it takes nothing."""
     name = library(surface).target.name
     surface.returns["ParserError.node"] = -1

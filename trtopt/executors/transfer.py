@@ -177,7 +177,7 @@ def _written(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class Arrival:
     """What a job has come to: its result, the host's name, and its timing cache as a file has it."""
 
     outcome: Any
@@ -185,7 +185,7 @@ class Arrived:
     timings: bytes | None
 
 
-def unpack(job: Job[Any], reply: bytes, contents: Mapping[str, bytes]) -> Arrived:
+def unpack(job: Job[Any], reply: bytes, contents: Mapping[str, bytes]) -> Arrival:
     """Take a reply: its files go into the job's folder."""
     arrived = _decoded(reply, Reply)
     files = {
@@ -196,7 +196,7 @@ def unpack(job: Job[Any], reply: bytes, contents: Mapping[str, bytes]) -> Arrive
             if place != _CACHE:
                 write_atomically(_inside(Path(job.folder), place.removeprefix(f"{_OUT}/")), content)
     outcome = _decoded(arrived.outcome, ending_of(job))
-    return Arrived(
+    return Arrival(
         outcome=outcome.error if isinstance(outcome, Failure) else outcome.result,
         node=arrived.node,
         timings=files.get(_CACHE),

@@ -142,14 +142,14 @@ def _nbytes(specs: Iterable[TensorSpec], shapes: Mapping[str, Shape]) -> int:
 # ── its passes ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Benched(Record, frozen=True, kw_only=True):
+class BenchResult(Record, frozen=True, kw_only=True):
     """A bench job's result."""
 
     point: BenchPoint
     environment: Environment
 
 
-class BenchJob(Job[Benched], frozen=True, kw_only=True, tag="bench"):
+class BenchJob(Job[BenchResult], frozen=True, kw_only=True, tag="bench"):
     """A bench worker's job.
 
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `nvtx` and `cuda_profiler`
@@ -276,7 +276,7 @@ def loaded(target: Target, bench: BenchJob) -> Iterator[Subject]:
 # ── its own description, for external engines without a manifest ──────────────────────────────────────
 
 
-class Described(Record, frozen=True, kw_only=True):
+class EngineDescription(Record, frozen=True, kw_only=True):
     """A describe job's result, and what it was loaded by; `profiles` as `device.api.Session` has them."""
 
     inputs: tuple[TensorSpec, ...]
@@ -289,7 +289,7 @@ class Described(Record, frozen=True, kw_only=True):
     """In the backend's own JSON, if they were requested."""
 
 
-class DescribeJob(Job[Described], frozen=True, kw_only=True, tag="describe"):
+class DescribeJob(Job[EngineDescription], frozen=True, kw_only=True, tag="describe"):
     """A worker's job: describe an engine. The file is loaded only if its hash is `sha256`."""
 
     path: str
@@ -298,7 +298,7 @@ class DescribeJob(Job[Described], frozen=True, kw_only=True, tag="describe"):
     with_layers: bool = False
 
 
-def describe(target: Target, job: DescribeJob) -> Described:
+def describe(target: Target, job: DescribeJob) -> EngineDescription:
     """Load the engine and read its inputs, outputs and profiles; its layers as of what it is tuned for."""
     content = read_verified(Path(job.path), job.sha256, "command line")
     require_memory(
@@ -309,7 +309,7 @@ def describe(target: Target, job: DescribeJob) -> Described:
     )
     session = target.load(content)
     try:
-        return Described(
+        return EngineDescription(
             inputs=session.inputs,
             outputs=session.outputs,
             profiles=tuple(map(dict, session.profiles)),
@@ -336,14 +336,14 @@ def _layers_of(session: Session) -> str | None:
 _MODULE_LOADING = "CUDA_MODULE_LOADING"
 
 
-class ColdStarted(Record, frozen=True, kw_only=True):
+class StartResult(Record, frozen=True, kw_only=True):
     """A cold-start job's result; `module_loading` is empty without a GPU."""
 
     start: ColdStart
     module_loading: str
 
 
-class ColdStartJob(Job[ColdStarted], frozen=True, kw_only=True, tag="cold_start"):
+class ColdStartJob(Job[StartResult], frozen=True, kw_only=True, tag="cold_start"):
     """A worker's job: start the engine once. `began_s` is when its process was started, by `time.monotonic`.
 
     `page_cache` is the state that the engine's file was brought into before.
@@ -362,7 +362,7 @@ def _timed(ms: dict[StartPhase, float], phase: StartPhase) -> Iterator[None]:
     ms[phase] = (time.monotonic() - began_s) * 1e3
 
 
-def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdStarted:
+def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> StartResult:
     """Load the backend and the engine, run it twice and capture it, timing each phase."""
     engine = job.bench.engine
     ms: dict[StartPhase, float] = {"process start": (time.monotonic() - job.began_s) * 1e3}
@@ -396,7 +396,7 @@ def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdSt
             except GraphCaptureError as error:
                 refused = error.problem
         on_gpu = target.device.info.kind == "gpu"
-    return ColdStarted(
+    return StartResult(
         start=ColdStart(page_cache=job.page_cache, ms=ms, graph_refused=refused),
         module_loading=os.environ.get(_MODULE_LOADING, "DEFAULT") if on_gpu else "",
     )

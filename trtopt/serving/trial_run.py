@@ -41,14 +41,14 @@ class TrialRun(Record, frozen=True, kw_only=True):
     failed: int
 
 
-class Tried(Record, frozen=True, kw_only=True):
+class TrialResult(Record, frozen=True, kw_only=True):
     """A trial job's result."""
 
     run: TrialRun
     environment: Environment
 
 
-class TrialJob(Job[Tried], frozen=True, kw_only=True, tag="trial"):
+class TrialJob(Job[TrialResult], frozen=True, kw_only=True, tag="trial"):
     """Serve the plan at `path` requests that arrive at `at_s`, each of the bucket of that index.
 
     Before them others are served that arrive at `before_s`, and not reported. `trust`: plugins that may be
@@ -64,14 +64,14 @@ class TrialJob(Job[Tried], frozen=True, kw_only=True, tag="trial"):
     trust: tuple[str, ...] = ()
 
 
-class Costed(Record, frozen=True, kw_only=True):
+class CostResult(Record, frozen=True, kw_only=True):
     """A cost job's result, by number of workers: what full batches took in ms, by their requests."""
 
     full_ms: dict[int, dict[int, list[float]]]
     environment: Environment
 
 
-class CostJob(Job[Costed], frozen=True, kw_only=True, tag="cost"):
+class CostJob(Job[CostResult], frozen=True, kw_only=True, tag="cost"):
     """Serve so many `requests` of one shape as one batch, with each number of workers, on the build folder at
     `path`.
     """

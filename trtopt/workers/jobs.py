@@ -24,16 +24,16 @@ from trtopt.device.ort.host import cpu_name, present_cores
 from trtopt.device.tensorrt.capability import ParseJob, parse
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.engine import (
-    Benched,
     BenchJob,
-    ColdStarted,
+    BenchResult,
     ColdStartJob,
-    Described,
     DescribeJob,
+    EngineDescription,
     KernelJob,
     LoadedEngine,
     OutputsJob,
     RangesJob,
+    StartResult,
     bench_engine,
     describe,
     loaded,
@@ -43,7 +43,7 @@ from trtopt.measure.engine import (
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
 from trtopt.measure.loop.profiling_passes import copy_bandwidth, record_kernels, record_ranges
 from trtopt.records import EngineArtifact, Environment, Identity, InterleavedRun, Job, KernelPass, TracedRun
-from trtopt.serving.trial_run import Costed, CostJob, TrialJob, Tried, serving_times, try_plan
+from trtopt.serving.trial_run import CostJob, CostResult, TrialJob, TrialResult, serving_times, try_plan
 from trtopt.version import __version__
 
 
@@ -188,16 +188,16 @@ def _build(job: BuildJob, progress: ProgressSink) -> EngineArtifact:
 
 
 @runs(DescribeJob, lambda job: f"running {job.path}")
-def _describe(job: DescribeJob, _progress: ProgressSink) -> Described:
+def _describe(job: DescribeJob, _progress: ProgressSink) -> EngineDescription:
     with closing(open_target(job.backend)) as target:
         return describe(target, job)
 
 
 @runs(BenchJob, _running)
-def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
+def _bench(job: BenchJob, progress: ProgressSink) -> BenchResult:
     with _open(job) as target:
         target.device.profilers = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
-        return Benched(point=bench_engine(target, job, progress), environment=environment_of(target))
+        return BenchResult(point=bench_engine(target, job, progress), environment=environment_of(target))
 
 
 @runs(KernelJob, lambda job: f"recording the kernels of {job.bench.engine.artifact.path}")
@@ -218,7 +218,7 @@ def _record_ranges(job: RangesJob, progress: ProgressSink) -> tuple[TracedRun, .
 
 
 @runs(ColdStartJob, lambda job: f"starting {job.bench.engine.artifact.path}", is_fresh=True)
-def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
+def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> StartResult:
     plan = job.bench.engine.artifact.plan
     return start_engine(job, lambda: open_target(plan.backend.name, plan.settings.plugins))
 
@@ -248,13 +248,13 @@ def _identify(job: IdentifyJob, _progress: ProgressSink) -> Identity:
 
 
 @runs(TrialJob, lambda job: f"running requests on {job.path}")
-def _try_plan(job: TrialJob, progress: ProgressSink) -> Tried:
-    return Tried(run=try_plan(job, progress), environment=_environment(job.backend))
+def _try_plan(job: TrialJob, progress: ProgressSink) -> TrialResult:
+    return TrialResult(run=try_plan(job, progress), environment=_environment(job.backend))
 
 
 @runs(CostJob, lambda job: f"running requests on {job.path}")
-def _measure_costs(job: CostJob, progress: ProgressSink) -> Costed:
-    return Costed(full_ms=serving_times(job, progress), environment=_environment(job.backend))
+def _measure_costs(job: CostJob, progress: ProgressSink) -> CostResult:
+    return CostResult(full_ms=serving_times(job, progress), environment=_environment(job.backend))
 
 
 def _environment(backend: str) -> Environment:

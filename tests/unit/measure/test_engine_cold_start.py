@@ -10,12 +10,12 @@ from tests.support.scripted_device.device import Script, ScriptedDevice, Scripte
 from tests.support.scripted_runs import terms
 from tests.unit.measure.test_engine import engine_in, job_in
 from trtopt.errors import ArtifactError
-from trtopt.measure.engine import ColdStarted, ColdStartJob, start_engine
+from trtopt.measure.engine import ColdStartJob, StartResult, start_engine
 from trtopt.records import ColdStart
 from trtopt.records.bench import START_PHASES
 
 
-def start_in(folder: Path, device: ScriptedDevice, **changes: object) -> ColdStarted:
+def start_in(folder: Path, device: ScriptedDevice, **changes: object) -> StartResult:
     bench = msgspec.structs.replace(job_in(folder), **{"contract": terms("trtexec-11")} | changes)
     job = ColdStartJob(bench=bench, page_cache="cold", began_s=time.monotonic() - 1.0)
     return start_engine(job, lambda: ScriptedTarget(device))

@@ -37,7 +37,7 @@ GRAPH = ""
 _MESSAGE = re.compile(r'&& "(?P<quoted>.*)"$|^Assertion failed: .*?: (?P<rest>[A-Z].*)$', re.DOTALL)
 
 
-class Parsed(Record, frozen=True, kw_only=True):
+class ParserReport(Record, frozen=True, kw_only=True):
     """What the parser refuses; `unknown` are nodes that it could not be asked about."""
 
     backend: Backend
@@ -45,7 +45,7 @@ class Parsed(Record, frozen=True, kw_only=True):
     unknown: tuple[str, ...]
 
 
-class ParseJob(Job[Parsed], frozen=True, kw_only=True, tag="parse"):
+class ParseJob(Job[ParserReport], frozen=True, kw_only=True, tag="parse"):
     """A worker's job: ask the parser of a target what it takes of the ONNX file at `path`."""
 
     path: str
@@ -57,7 +57,7 @@ class ParseJob(Job[Parsed], frozen=True, kw_only=True, tag="parse"):
         return target_named(self.target).backend
 
 
-def parse(job: ParseJob, progress: ProgressSink) -> Parsed:
+def parse(job: ParseJob, progress: ProgressSink) -> ParserReport:
     """Ask until nothing more is refused."""
     library = load_library(job.backend)
     if library.target.name != job.target:
@@ -88,7 +88,7 @@ def parse(job: ParseJob, progress: ProgressSink) -> Parsed:
             unknown += [node.name for node in rest.graph.node]
             break
         unknown += _cut_out(rest.graph, found.keys(), types)
-    return Parsed(backend=library.backend, refused=tuple(refused.values()), unknown=tuple(unknown))
+    return ParserReport(backend=library.backend, refused=tuple(refused.values()), unknown=tuple(unknown))
 
 
 def _refusals(library: Library, model: onnx.ModelProto, path: str) -> dict[str, Refusal]:

@@ -33,7 +33,7 @@ from trtopt.executors.ray.node import DELIVERY_S, RECEIVING, REPORT_S, Mailbox, 
 from trtopt.executors.ray.nodes import Nodes
 from trtopt.executors.transfer import add_timings, pack, unpack
 from trtopt.logs import LOG, Logged, log_relayed
-from trtopt.measure.engine import Benched
+from trtopt.measure.engine import BenchResult
 from trtopt.processes import DONE, OnProgress
 from trtopt.records import EngineArtifact, InterleavedRun, Job
 from trtopt.records.base import JobResult
@@ -204,7 +204,7 @@ class RayExecutor:
         result, replace = arrived.outcome, msgspec.structs.replace
         if isinstance(result, EngineArtifact) and one.caches is not None:
             return add_timings(one.caches, result, arrived.timings)
-        if isinstance(result, Benched | InterleavedRun):
+        if isinstance(result, BenchResult | InterleavedRun):
             known = {"node": arrived.node, "git_revision": self._git_revision}
             return replace(result, environment=replace(result.environment, **known))
         return result

@@ -291,7 +291,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedRequest:
     """One request that has been served, by its index among the arrivals; `ready_s` as in `_Flight`."""
 
     index: int
@@ -337,7 +337,7 @@ class OpenLoop:
         self.began_s = math.nan
         self.arrived = 0
         self.most_waiting = 0
-        self.served: list[Served] = []
+        self.served: list[ServedRequest] = []
         self.ended_by = ""
 
     def run(self) -> None:
@@ -374,12 +374,12 @@ class OpenLoop:
 
     def _collect(self) -> None:
         """Work of one stream finishes in the order in which it was handed over."""
-        for inference_stream, flying in enumerate(self._flying):
+        for number, flying in enumerate(self._flying):
             while flying and flying[0].slot.completion.reached():
                 flight = flying.popleft()
                 arrival_s = self.began_s + self._arrivals[flight.index]
                 query = flight.slot.finish()
-                self.served.append(Served(flight.index, arrival_s, flight.ready_s, inference_stream, query))
+                self.served.append(ServedRequest(flight.index, arrival_s, flight.ready_s, number, query))
                 self._late += (query.end_s - arrival_s) * 1e3 > self._bounds.late_ms
                 self._ready_s = self._device.now()
 

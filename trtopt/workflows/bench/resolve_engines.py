@@ -17,7 +17,7 @@ from trtopt.files.atomic import scratch_folder
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.formats import ENGINE, format_of
 from trtopt.files.manifests import MANIFEST, check_plugins, is_library, plugin_libraries, read_manifest
-from trtopt.measure.engine import Described, DescribeJob, LoadedEngine
+from trtopt.measure.engine import DescribeJob, EngineDescription, LoadedEngine
 from trtopt.recipe import ANY_SIZES, Recipe
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, Profile, ShapeRange, TensorSpec
 from trtopt.records.tensors import TypedTensor
@@ -210,7 +210,7 @@ def is_external(path: Path, trust: Sequence[str]) -> bool:
 
 def external_engine(
     path: Path, backend: str, *, with_layers: bool = False
-) -> tuple[EngineArtifact, Described]:
+) -> tuple[EngineArtifact, EngineDescription]:
     """The engine as a worker process that loads it with `backend` finds it."""
     sha256 = sha256_of(path)
     job = DescribeJob(path=str(path.absolute()), sha256=sha256, backend=backend, with_layers=with_layers)
@@ -232,7 +232,7 @@ def external_engine(
     return artifact, described
 
 
-def plan_of(path: Path, described: Described) -> BuildPlan:
+def plan_of(path: Path, described: EngineDescription) -> BuildPlan:
     """The plan of the engine at `path`, from its own shapes. Its model and settings are unknown."""
     ranges = described.profiles or ({spec.name: _only_shape(path, spec) for spec in described.inputs},)
     profiles = tuple(

@@ -21,7 +21,7 @@ from trtopt.requests.serve import PlanRequest
 from trtopt.serving.planning.search import RUNS, Bounds, Demand, Outcome, Search, nothing_keeps
 from trtopt.serving.planning.setups import NO_COST, Costs, Curve, MeasuredEngine, Setup
 from trtopt.serving.planning.simulation import Process, Recorded, arrivals_at, lengths_of
-from trtopt.serving.trial_run import CostJob, TrialJob, TrialRun, Tried
+from trtopt.serving.trial_run import CostJob, TrialJob, TrialResult, TrialRun
 from trtopt.serving.triton import check_backend
 from trtopt.workflows.plan.sources import (
     Measured,
@@ -251,7 +251,7 @@ def require_goal(made: BatchPlan) -> None:
     )
 
 
-def verification_of(result: Tried, p: float, runs: int) -> Verification:
+def verification_of(result: TrialResult, p: float, runs: int) -> Verification:
     """The results of the runs, for the percentile `p` too."""
     run: TrialRun = result.run
     return Verification(

@@ -28,7 +28,7 @@ from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_man
 from trtopt.files.outputs import folder_in_progress
 from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.analysis.sweep_points import csv_of, mean_watts
-from trtopt.measure.engine import Benched, BenchJob
+from trtopt.measure.engine import BenchJob, BenchResult
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.recipe import Recipe
 from trtopt.records import (
@@ -172,7 +172,7 @@ class Point:
             memory=terms.backend.name != ONNXRUNTIME,
         )
 
-    def record(self, result: Benched) -> tuple[SweepPoint, Environment]:
+    def record(self, result: BenchResult) -> tuple[SweepPoint, Environment]:
         """What its job has come to. Only a point that went through leaves a result file."""
         measured = result.point
         if not measured.latency.samples.start_ms:

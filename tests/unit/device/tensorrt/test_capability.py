@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from onnx import TensorProto, helper
 
 from tests.support.command_line import DIGITS
-from trtopt.device.tensorrt.capability import Parsed, ParseJob, parse
+from trtopt.device.tensorrt.capability import ParseJob, ParserReport, parse
 from trtopt.errors import BackendMissingError
 
 pytest.importorskip("tensorrt_rtx")
@@ -20,7 +20,7 @@ TAKEN = ("Relu", "Sigmoid", "Neg")
 HEAD = '<ir_version: 8, opset_import: ["": 17, "own": 1]>\n'
 
 
-def parsed(path: Path) -> Parsed:
+def parsed(path: Path) -> ParserReport:
     return parse(ParseJob(path=str(path), target="rtx"), lambda phase, fraction: None)
 
 

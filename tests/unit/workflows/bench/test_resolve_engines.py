@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedSession, ScriptedTarget
 from trtopt.errors import ArtifactError, DeviceMemoryError
-from trtopt.measure.engine import Described, DescribeJob, describe
+from trtopt.measure.engine import DescribeJob, EngineDescription, describe
 from trtopt.records import Backend, DeviceInfo, ShapeRange, TensorSpec
 from trtopt.workflows.bench.resolve_engines import plan_of
 
@@ -23,8 +23,8 @@ def job_in(folder: Path, content: bytes = ENGINE) -> DescribeJob:
     return DescribeJob(path=str(folder / FILE), sha256=sha256, backend="scripted")
 
 
-def told(inputs: dict[str, tuple[int | str, ...]], *profiles: dict[str, ShapeRange]) -> Described:
-    return Described(
+def told(inputs: dict[str, tuple[int | str, ...]], *profiles: dict[str, ShapeRange]) -> EngineDescription:
+    return EngineDescription(
         inputs=tuple(TensorSpec(name=name, dtype="float32", shape=axes) for name, axes in inputs.items()),
         outputs=(),
         profiles=profiles,

@@ -9,7 +9,7 @@ import pytest
 
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import DeviceError
-from trtopt.serving.trial_run import TrialRun, Tried
+from trtopt.serving.trial_run import TrialResult, TrialRun
 from trtopt.workers.jobs import environment_of
 from trtopt.workflows.plan.plan import runs_of, verification_of
 
@@ -59,7 +59,7 @@ def test_where_nothing_is_answered_nothing_is_reported() -> None:
 
 def test_a_verification_tells_each_run_their_medians_and_all_requests_together() -> None:
     took_ms = np.repeat([1.0, 40.0, 2.0], 500)
-    done = verification_of(Tried(run=trial(took_ms.tolist()), environment=HERE), 99.0, 3)
+    done = verification_of(TrialResult(run=trial(took_ms.tolist()), environment=HERE), 99.0, 3)
     assert [one.p99_ms for one in done.runs] == pytest.approx([1.0, 40.0, 2.0])
     assert (done.typical.p50_ms, done.typical.p99_ms, done.typical.goal_ms) == pytest.approx((2.0,) * 3)
     assert (done.total.p50_ms, done.total.p99_ms) == pytest.approx((2.0, 40.0))
