@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 
 from trtopt.errors import OutputError, UsageError
@@ -103,20 +104,18 @@ def retire(aside: Path, final: Path, made: Set[str]) -> Path:
 
 def carry_over(earlier: Path, new: Path, made: Set[str]) -> None:
     """Link the user's files of `earlier` into `new`; where a name is taken, next to it under another name."""
-    for path in sorted(earlier.iterdir()):
-        target = new / path.name
+    for path in user_files_in(earlier, made):
+        inside, target = path.relative_to(earlier), new
+        folders = [one for one in reversed(inside.parents) if one.name]
+        for folder in [*folders, inside] if _is_folder(path) else folders:
+            target = _name_for(target / folder.name, _is_folder)
+            if not target.exists():
+                target.mkdir()
+                shutil.copystat(earlier / folder, target)
         if not _is_folder(path):
-            if path.name not in made:
-                _carry(path, target)
-            continue
-        below = _below(path.name, made)
-        if any(path.iterdir()) and not any(user_files_in(path, below)):
-            continue
-        carried = next(name for name in _names(target) if not os.path.lexists(name) or _is_folder(name))
-        if not carried.exists():
-            carried.mkdir()
-            shutil.copystat(path, carried)
-        carry_over(path, carried, below)
+            target = _name_for(target / path.name, partial(_is_same, path))
+            if not os.path.lexists(target):  # else linked before
+                link_or_copy(path, target)
 
 
 def _below(folder: str, names: Set[str]) -> set[str]:
@@ -128,17 +127,10 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _names(target: Path) -> Iterator[Path]:
-    """The preferred name, then alternatives where it is taken."""
-    yield target
-    yield from (target.with_name(f"{target.name}.kept{number or ''}") for number in count())
-
-
-def _carry(path: Path, target: Path) -> None:
-    carried = next(name for name in _names(target) if not os.path.lexists(name) or _is_same(path, name))
-    if os.path.lexists(carried):  # linked before
-        return
-    link_or_copy(path, carried)
+def _name_for(target: Path, is_fitting: Callable[[Path], bool]) -> Path:
+    """The preferred name, else the first alternative that is free or has what fits already."""
+    others = (target.with_name(f"{target.name}.kept{number or ''}") for number in count())
+    return next(name for name in chain([target], others) if not os.path.lexists(name) or is_fitting(name))
 
 
 def _is_same(path: Path, target: Path) -> bool:
