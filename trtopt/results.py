@@ -29,7 +29,7 @@ from trtopt.report import (  # noqa: F401  (each registers its views)
     sweep,
     tuning,
 )
-from trtopt.report.charts import SVG_BEGINS, charts_of, svg_of
+from trtopt.report.charts import SVG_BEGINS, svg_of
 from trtopt.report.view import Chart, Lines, View, cells_of, plain, view_of
 from trtopt.rewrite.lint import LintReport, finding_lines
 from trtopt.rewrite.rewrite_trace import RewriteTrace, summary
@@ -74,8 +74,9 @@ class Plot:
 
 
 def plot(result: Result) -> Plot:
-    """Its charts."""
-    if charts := tuple(charts_of(view_of(result))):
+    """Its charts, those that a page shows open."""
+    charts = [one for one in view_of(result).on("page") if isinstance(one, Chart) and not one.is_folded]
+    if charts:
         return Plot(charts)
     raise UsageError(f"{type(result).__name__} has no charts here", "print(result.table()) shows what it has")
 

@@ -99,7 +99,7 @@ def build(
     that is faster. What measured fastest fails only with --strict.
     """
     from trtopt.cli.console import listening, show_notes, show_result
-    from trtopt.report.build import build_view, engine_notes
+    from trtopt.report.build import build_view
     from trtopt.report.precision import verdict_view
     from trtopt.report.profile import receipt_blocks
     from trtopt.report.view import View, plain
@@ -124,7 +124,7 @@ def build(
     blocks = [*built.blocks]
     for name, one in receipts.items():
         blocks += receipt_blocks(one, name)
-    notes = [*manifest.notes, *engine_notes(manifest)]
+    notes = [*manifest.notes, *(note for engine in manifest.engines for note in engine.notes)]
     if manifest.verdict is not None:
         blocks += verdict_view(manifest.verdict).blocks
         notes += manifest.verdict.notes

@@ -84,11 +84,6 @@ def _origin(manifest: Manifest) -> Iterator[Block]:
     yield Lines(lines, face="page")
 
 
-def engine_notes(manifest: Manifest) -> list[str]:
-    """What the builds of the engines noted, each once."""
-    return list(dict.fromkeys(note for engine in manifest.engines for note in engine.notes))
-
-
 def _batches(engine: EngineArtifact, *, with_best: bool = True) -> str:
     spans = [(span.min[0], span.opt[0], span.max[0]) for span in (one.batch for one in engine.plan.profiles)]
     return "; ".join(

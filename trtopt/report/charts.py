@@ -7,14 +7,14 @@ cannot see it, and what an axis says of its scale follow from the channels.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field as default
 from typing import Any
 
 from trtopt.errors import BackendMissingError
 from trtopt.extras import install
 from trtopt.report.html.page import printable
-from trtopt.report.view import Chart, Spec, View, shown
+from trtopt.report.view import Chart, Spec, shown
 
 _TYPES = {
     "float32": "#64a0d8",
@@ -190,11 +190,6 @@ _CONFIG: Spec = {
     "style": {"overlay": {"color": _TEXT}},
 }
 """As the page's script has it, for both schemes at once: small, legible on light and on dark."""
-
-
-def charts_of(view: View) -> Iterator[Chart]:
-    """Those that a page shows open."""
-    return (block for block in view.on("page") if isinstance(block, Chart) and not block.is_folded)
 
 
 def svg_of(charts: Sequence[Chart]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from trtopt.measure.analysis.gap_ledger import Gap, Ledger
 from trtopt.measure.analysis.outcomes import Compared, Comparisons, ControlRow, Gaps, Outcome, Row
-from trtopt.measure.statistics.comparison import Ratio, ReasonCode, Verdict
+from trtopt.measure.statistics.comparison import ReasonCode, Verdict
 from trtopt.records import EngineArtifact, OutputChange, Trust, Upgrade, UpgradedEngine, UpgradeVerdict
 from trtopt.report.charts import Channel, chart, listed, marks
 from trtopt.report.explanation import replaced_blocks
@@ -178,17 +178,12 @@ def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
         return f"B is as fast as A within {threshold:.1%}"
     if verdict is Verdict.UNDECIDED:
         return "it is open whether B is faster than A"
-    speeds = [_speed(row.comparison.ratio) for row in rows if row.comparison.ratio is not None]
-    if len(speeds) == 1:
-        ((value, half_width),) = speeds
-        return f"B is {value:.2f} ± {half_width:.2f} times as fast as A"
-    slowest, fastest = min(speeds), max(speeds)
-    return f"B is {slowest[0]:.2f} to {fastest[0]:.2f} times as fast as A"
-
-
-def _speed(ratio: Ratio) -> tuple[float, float]:
-    """How many times as fast B is as A, and half the width of its 95 % interval."""
-    return 1 / ratio.value, (1 / ratio.low - 1 / ratio.high) / 2
+    ratios = [row.comparison.ratio for row in rows if row.comparison.ratio is not None]
+    if len(ratios) == 1:
+        half_width = (1 / ratios[0].low - 1 / ratios[0].high) / 2
+        return f"B is {1 / ratios[0].value:.2f} ± {half_width:.2f} times as fast as A"
+    speeds = [1 / ratio.value for ratio in ratios]
+    return f"B is {min(speeds):.2f} to {max(speeds):.2f} times as fast as A"
 
 
 # ── the certificate of an upgrade ───────────────────────────────────────────────────────────────────────

@@ -35,13 +35,9 @@ def explanation_view(found: Explanation) -> View:
         for one in found.engines
         for cause in one.causes
     )
-    return View("", Late(lambda: _parts(found)), plain(found.notes), outcome, rows)
-
-
-def _parts(found: Explanation) -> Iterator[Block]:
-    yield Lines([f"A {found.a}, B {found.b}, on {found.device}"])
-    for one in found.engines:
-        yield from difference_blocks(one)
+    sides = Lines([f"A {found.a}, B {found.b}, on {found.device}"])
+    blocks = Late(lambda: (sides, *(block for one in found.engines for block in difference_blocks(one))))
+    return View("", blocks, plain(found.notes), outcome, rows)
 
 
 def difference_blocks(found: EngineDifference) -> Iterator[Block]:

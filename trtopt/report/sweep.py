@@ -53,13 +53,9 @@ def _parts(report: SweepReport) -> Iterator[Block]:
 def _points_table(report: SweepReport) -> Table:
     """One row per point; `*` is on the Pareto front, `knee` its knee, `!` not trustworthy, `~` unsteady."""
     marks = _marks_of(report)
-
-    def mark(point: SweepPoint) -> str:
-        return "failed" if point.failure is not None else marks.get(point.key, "")
-
     columns: list[Column[SweepPoint]] = [
         Column("point", lambda one: one.label, fit="fold"),
-        Column("Pareto", mark, face="page"),  # a phone shows the first three
+        Column("Pareto", lambda one: marks.get(one.key, ""), face="page"),  # a phone shows the first three
         Column("p50 ms", COLUMNS["p50_ms"], ".3f"),
         Column("p90 ms", COLUMNS["p90_ms"], ".3f", face="page"),
         Column("p99 ms", COLUMNS["p99_ms"], ".3f"),
@@ -72,7 +68,7 @@ def _points_table(report: SweepReport) -> Table:
         Column("MiB", lambda one: mib(one.memory.peak_bytes) if one.memory else None, ",.1f"),
         Column("engine MiB", lambda one: mib(one.engine_bytes), ",.2f", "page"),
         Column("build s", COLUMNS["build_seconds"], ",.1f", face="page"),
-        Column("Pareto", mark, face="terminal"),
+        Column("Pareto", lambda one: marks.get(one.key, ""), face="terminal"),
     ]
     terms = report.terms
     title = f"{report.model}: {terms.backend} on {terms.device.name}, contract {terms.contract.name}"
@@ -123,8 +119,8 @@ def sweep_notes(report: SweepReport) -> Iterator[Note]:
 
 
 def _marks_of(report: SweepReport) -> dict[str, str]:
-    """`*` and `* knee` by the keys of the points on a front, followed by the mark of their trust."""
-    marks: dict[str, str] = {}
+    """By key: `*` and `* knee` of the points on a front, followed by the mark of their trust; `failed`."""
+    marks = {point.key: "failed" for point in report.points if point.failure is not None}
     for choices in choices_of(report):
         marks |= {point.key: "*" for point in choices.front}
         marks[choices.knee.key] = "* knee"
