@@ -25,7 +25,7 @@ from trtopt.device.ort.reference import crash_context
 from trtopt.errors import DataError
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled
-from trtopt.onnxio.shape_inference import inferred, skeleton_at, types_of
+from trtopt.onnxio.shape_inference import inferred, skeleton_at, tensor_types, types_of
 from trtopt.precision.running import cut, open_proto, passing, with_weights_dequantized
 
 LIMIT_BYTES = 512 << 20
@@ -106,14 +106,12 @@ def _plan(
 
 def _sizes(model: onnx.ModelProto, feed: Arrays, names: Collection[str]) -> dict[str, int]:
     """Bytes of each tensor for the shapes in `feed`; where a shape is unknown, as many as the largest."""
-    graph = inferred(skeleton_at(model, {name: array.shape for name, array in feed.items()})).graph
-    known: dict[str, int] = {}
-    for item in (*graph.input, *graph.value_info, *graph.output):
-        tensor = item.type.tensor_type
-        axes = tensor.shape.dim
-        if tensor.HasField("shape") and all(axis.HasField("dim_value") for axis in axes):
-            known[item.name] = 4 * math.prod(axis.dim_value for axis in axes)
-    known = {name: known[name] for name in names if name in known}
+    types = tensor_types(inferred(skeleton_at(model, {name: array.shape for name, array in feed.items()})))
+    known = {
+        name: 4 * math.prod(axis.dim_value for axis in types[name].shape.dim)
+        for name in types.keys() & names
+        if types[name].HasField("shape") and all(axis.HasField("dim_value") for axis in types[name].shape.dim)
+    }
     largest = max(known.values(), default=1)
     return {name: known.get(name, largest) for name in names}
 

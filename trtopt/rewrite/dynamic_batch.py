@@ -119,9 +119,8 @@ class _Walk:
 
     def __init__(self, model: onnx.ModelProto, batch: int) -> None:
         self._graph, self._batch, self._opset = model.graph, batch, opset_of(model)
-        known = shape_inference.inferred(shape_inference.skeleton_at(model, {})).graph
-        self._shapes = _shapes_of((*known.input, *known.value_info, *known.output))
-        self._shapes |= {item.name: tuple(item.dims) for item in model.graph.initializer}
+        known = shape_inference.inferred(shape_inference.skeleton_at(model, {}))
+        self._shapes = _shapes_of(shape_inference.tensor_types(known))
         self._constants = {item.name: item for item in model.graph.initializer if not is_external(item)}
         self._ways: dict[object, list[Rows]] = {}
         self._path = Path()
@@ -223,19 +222,19 @@ class _Walk:
         return None if held is None else onnx.numpy_helper.to_array(held)
 
 
-def _shapes_of(values: Iterable[onnx.ValueInfoProto]) -> dict[str, Shape]:
+def _shapes_of(types: Mapping[str, onnx.TypeProto.Tensor]) -> dict[str, Shape]:
     """Shapes by name, unknown lengths by names of their own."""
     return {
-        item.name: tuple(
+        name: tuple(
             axis.dim_value
             if axis.HasField("dim_value")
             else f"axis {axis.dim_param}".replace("*", "×")
             if axis.dim_param
-            else name_of_axis(item.name, place)
-            for place, axis in enumerate(item.type.tensor_type.shape.dim)
+            else name_of_axis(name, place)
+            for place, axis in enumerate(tensor.shape.dim)
         )
-        for item in values
-        if item.type.tensor_type.HasField("shape")
+        for name, tensor in types.items()
+        if tensor.HasField("shape")
     }
 
 
