@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trtopt.onnxio.graph_walk import attribute, subgraphs_of
@@ -32,11 +32,6 @@ _LAYERS = ("Conv", "Gemm", "MatMul", "BatchNormalization")
 _INSIDE_GATES = {*_LAYERS, *ACTIVATIONS, *RESHAPES, "Add", "Transpose", "Cast", "Div", "Expand"}
 _POOLS = ("GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax", "ReduceSum")
 _SIGMOIDS = ("Sigmoid", "HardSigmoid", "Clip", "Softmax", "Tanh")
-
-
-def is_gate(view: View, node: Node) -> bool:
-    """Whether the layer lies between a pool over whole maps and the product that it gates."""
-    return _is_fed_by_pool(view, node) and _leads_to_product(view, node)
 
 
 def _is_fed_by_pool(view: View, node: Node) -> bool:
@@ -203,47 +198,39 @@ def _known(view: View, tensor: str) -> tuple[int, ...] | None:
     return shape
 
 
-# ── exceptions: each answers why not, or None ───────────────────────────────────────────────────────────
+# ── exceptions ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _not_float32(view: View, item: Weighted, options: PlacementOptions) -> str | None:
-    kind = view.element_type(view.behind_moves(item.node.input[item.weight])[0])
-    return None if kind == _FLOAT32 else "its weight is not FP32; quantise the FP32 model"
-
-
-def _grouped(view: View, item: Weighted, options: PlacementOptions) -> str | None:
+def _why_not(view: View, item: Weighted, options: PlacementOptions) -> Iterator[tuple[str, str]]:
+    """The rules that keep a layer in float, in order, and why."""
+    node = item.node
+    is_input = is_input_layer(view, node)
+    if view.element_type(view.behind_moves(node.input[item.weight])[0]) != _FLOAT32:
+        yield "weight-type", "its weight is not FP32; quantise the FP32 model"
     if options.precision == "fp8" and item.groups > 1:
-        return "there are no FP8 kernels for depthwise and grouped convolutions"
-    return None
-
-
-def _not_int4(view: View, item: Weighted, options: PlacementOptions) -> str | None:
-    if options.precision != "int4":
-        return None
-    if item.node.op_type != "MatMul" or item.axis is None:
-        return "INT4 weights are for MatMul with a two-dimensional weight on the right"
-    return None if item.k % BLOCK == 0 else f"K = {item.k} is no multiple of the block of {BLOCK}"
-
-
-def _gate(view: View, item: Weighted, options: PlacementOptions) -> str | None:
-    reason = "it is part of a squeeze-and-excitation gate: tiny, and its error scales whole channels"
-    return reason if options.forms.gates == "float" and is_gate(view, item.node) else None
-
-
-def _gemv(view: View, item: Weighted, options: PlacementOptions) -> str | None:
-    if item.is_convolution or (item.n > 1 and item.rows != 1):
-        return None
-    side = "N" if item.n == 1 else "M"
-    return f"it is a matrix-vector product ({side} = 1): bound by reading weights"
-
-
-def _head(view: View, item: Weighted, options: PlacementOptions) -> str | None:
-    """ResNet-50 has 36.3 dB so instead of 33.8, in 0.8 % less time at batch 1 (benchmarks/int8-forms)."""
-    if options.precision != "int8" or item.is_convolution or is_input_layer(view, item.node):
-        return None
-    if not _is_last(view, item.node):
-        return None
-    return "it is the head, of one row a sample: as fast in float, and the outputs are more accurate"
+        yield "fp8-grouped", "there are no FP8 kernels for depthwise and grouped convolutions"
+    if options.precision == "int4":
+        if node.op_type != "MatMul" or item.axis is None:
+            yield "int4-blocks", "INT4 weights are for MatMul with a two-dimensional weight on the right"
+        elif item.k % BLOCK:
+            yield "int4-blocks", f"K = {item.k} is no multiple of the block of {BLOCK}"
+    if options.forms.gates == "float" and _is_fed_by_pool(view, node) and _leads_to_product(view, node):
+        yield "gate", "it is part of a squeeze-and-excitation gate: tiny, and its error scales whole channels"
+    if not item.is_convolution and (item.n <= 1 or item.rows == 1):
+        side = "N" if item.n == 1 else "M"
+        yield "gemv", f"it is a matrix-vector product ({side} = 1): bound by reading weights"
+    # ResNet-50 has 36.3 dB so instead of 33.8, in 0.8 % less time at batch 1 (benchmarks/int8-forms)
+    if options.precision == "int8" and not (item.is_convolution or is_input) and _is_last(view, node):
+        yield (
+            "head",
+            "it is the head, of one row a sample: as fast in float, and the outputs are more accurate",
+        )
+    narrow_sides = (item.k < _NARROW) + (item.n < _NARROW)
+    if not item.is_convolution and narrow_sides:
+        yield "narrow", f"K = {item.k}, N = {item.n}: below {_NARROW} there is nothing to gain"
+    if item.is_convolution and narrow_sides == 2 and not is_input:
+        sides = f"{item.k} and {item.n} channels"
+        yield "narrow", f"{sides}: fewer than {_NARROW} on both sides, and not the input layer"
 
 
 def _is_last(view: View, node: Node) -> bool:
@@ -263,24 +250,6 @@ def _is_last(view: View, node: Node) -> bool:
     return True
 
 
-def _narrow(view: View, item: Weighted, options: PlacementOptions) -> str | None:
-    narrow_sides = (item.k < _NARROW) + (item.n < _NARROW)
-    if not item.is_convolution and narrow_sides:
-        return f"K = {item.k}, N = {item.n}: below {_NARROW} there is nothing to gain"
-    if item.is_convolution and narrow_sides == 2 and not is_input_layer(view, item.node):
-        return f"{item.k} and {item.n} channels: fewer than {_NARROW} on both sides, and not the input layer"
-    return None
-
-
-_EXCEPTIONS: tuple[tuple[str, Callable[[View, Weighted, PlacementOptions], str | None]], ...] = (
-    ("weight-type", _not_float32),
-    ("fp8-grouped", _grouped),
-    ("int4-blocks", _not_int4),
-    ("gate", _gate),
-    ("gemv", _gemv),
-    ("head", _head),
-    ("narrow", _narrow),
-)
 _FIRM = {"weight-type", "fp8-grouped", "int4-blocks"}
 """What `--include` cannot overrule."""
 
@@ -315,9 +284,8 @@ def _decide_weighted(draft: Draft, item: Weighted) -> None:
         draft.keep(node, "trained", "the model's own Q/DQ leave it out")
         return
     requested = options.includes(node) or (options.trained and "as the model has it")
-    for rule, why_not in _EXCEPTIONS:
-        reason = why_not(view, item, options)
-        if reason is not None and (not requested or rule in _FIRM):
+    for rule, reason in _why_not(view, item, options):
+        if not requested or rule in _FIRM:
             draft.keep(node, rule, reason)
             return
     draft.weights.append(WeightEdge(node.name, item.weight, item.axis))
