@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from trtopt.errors import BackendMissingError
 from trtopt.extras import install
@@ -25,8 +24,7 @@ class NvtxMarks:
     def __init__(self, *, nvtx: bool = False, cuda_profiler: bool = False) -> None:
         if nvtx:
             require_nvtx()
-        self.nvtx = nvtx
-        self._cuda_profiler = cuda_profiler
+        self.nvtx, self.cuda_profiler = nvtx, cuda_profiler
 
     def range(self, name: str) -> AbstractContextManager[object]:
         """A range of that name around what the calling thread does meanwhile."""
@@ -36,18 +34,6 @@ class NvtxMarks:
 
         made: AbstractContextManager[object] = nvtx.annotate(name, domain=_DOMAIN)
         return made
-
-    @contextmanager
-    def captured(self, start: Callable[[], object], stop: Callable[[], object]) -> Iterator[None]:
-        """Call `start` before and `stop` after, whatever happens between."""
-        if not self._cuda_profiler:
-            yield
-            return
-        start()
-        try:
-            yield
-        finally:
-            stop()
 
 
 UNMARKED = NvtxMarks()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -96,9 +96,14 @@ class CudaDevice(Device):
     def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
         return CuptiRecorder(ranges=ranges)
 
-    def captured(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def captured(self) -> Iterator[None]:
+        if not self.profilers.cuda_profiler:
+            yield
+            return
         start, stop = (getattr(self.library, name) for name in self._profiler)
-        return self.profilers.captured(
-            lambda: self.call("starting the profiler", start),
-            lambda: self.call("stopping the profiler", stop),
-        )
+        self.call("starting the profiler", start)
+        try:
+            yield
+        finally:
+            self.call("stopping the profiler", stop)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trtopt.device.cuda.pycuda import PycudaDevice
-from trtopt.device.nvtx import NvtxMarks
+from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostDevice
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.records import DeviceInfo
@@ -152,3 +152,13 @@ def test_memory_that_could_not_be_released_is_not_released_again(name: str) -> N
     with pytest.raises(DeviceError, match="giving back"):
         buffer.close()
     buffer.close()
+
+
+def test_the_profiler_is_stopped_whatever_happens_while_it_runs() -> None:
+    driver = Driver()
+    device, driver.broken = on(driver), {"stop_profiler": LaunchError("stopped")}
+    with pytest.raises(DeviceError, match="stopped"), device.captured():
+        raise ValueError("what is measured fails")
+    device.profilers = UNMARKED
+    with device.captured():  # which starts none, and so stops none
+        pass
