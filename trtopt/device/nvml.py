@@ -165,9 +165,7 @@ def locked_clocks(control: NvmlGpu, mhz: int | None) -> Iterator[int]:
     """Lock the clocks at `mhz` (None: at the device's reference), and always unlock them at the end.
 
     They are unlocked also if a signal interrupts the locking: only a refusal proves that nothing was changed.
-
-    Yields:
-        The clock in MHz.
+    Yields the clock in MHz.
     """
     refused = False
     try:

@@ -38,11 +38,7 @@ class Executor(Protocol):
         """End what other threads have submitted: each of them gets a `CancelledError`."""
 
     def require_measuring(self) -> None:
-        """Find out whether measurements can run, before anything is built for them.
-
-        Raises:
-            DeviceError: they cannot; says what is missing.
-        """
+        """Find out that measurements can run, before anything is built for them; else what is missing."""
 
     def run_all_jobs(
         self, jobs: Sequence[Job[JobResult]], *, limit_s: float | None = None, on_progress: OnProgress
@@ -96,11 +92,7 @@ def run_jobs_of(
     limit_s: float | None = None,
     on_progress: OnProgress,
 ) -> Generator[tuple[int, JobResult]]:
-    """Run jobs; yields (index, result) as they finish. The first failure ends it.
-
-    Raises:
-        TrtoptError: of the first job that failed.
-    """
+    """Run jobs; yields (index, result) as they finish. The first failure ends it, and is raised."""
     outcomes = executor.run_all_jobs(jobs, limit_s=limit_s, on_progress=on_progress)
     with closing(outcomes):
         for index, outcome in outcomes:

@@ -35,9 +35,7 @@ class Frame:
 def frame(value: Any) -> Frame:
     """A value of msgspec's, with arrays of any element type in it, ready to be sent.
 
-    Raises:
-        TypeError, ValueError: it holds something that is neither data nor text.
-        UnicodeEncodeError: a name of a file, say, that is not UTF-8.
+    A TypeError or ValueError where it holds what is neither data nor text, or text that is not UTF-8.
     """
     arrays: list[NDArray[Any]] = []
 
@@ -64,11 +62,7 @@ def frame_for_reading(value: Any) -> Frame:
 
 
 def send(channel: socket, frame: Frame) -> None:
-    """Send it whole.
-
-    Raises:
-        OSError: the other side has closed it.
-    """
+    """Send it whole; an OSError where the other side has closed it."""
     channel.sendall(_LENGTH.pack(len(frame.message)) + frame.message)
     while frame.arrays:
         array = frame.arrays.pop(0)
@@ -80,10 +74,7 @@ def send(channel: socket, frame: Frame) -> None:
 def receive(channel: socket, kind: Any) -> Any:
     """What was sent by `send`, as a `kind` of msgspec's; arrays are fresh and writable.
 
-    Raises:
-        EOFError: the other side is gone, or sends no messages.
-        OSError: as well.
-        msgspec.DecodeError: it is none of the `kind`.
+    An EOFError or OSError where the other side is gone, a DecodeError where it is none of the `kind`.
     """
     arrays: list[NDArray[Any]] = []
 

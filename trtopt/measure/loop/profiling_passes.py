@@ -220,20 +220,15 @@ def record_kernels(subject: Subject, *, graph: bool = False) -> KernelPass:
     note says why.
     """
     notes: list[str] = []
-    runs: list[TracedRun] = []
-    dropped, is_graph = 0, False
-    if graph:
+    for replayed in (True, False) if graph else (False,):
         try:
-            runs, dropped = _trace(subject, _KERNEL_RUNS, replayed=True)
-            is_graph = any(run.activities for run in runs)
-            if not is_graph:
-                notes.append(
-                    "the driver reports no kernels within a CUDA graph: they are those of plain runs"
-                )
+            runs, dropped = _trace(subject, _KERNEL_RUNS, replayed=replayed)
         except GraphCaptureError as error:
             notes.append(f"kernels were recorded without a CUDA graph: {error.problem}")
-    if not is_graph:
-        runs, dropped = _trace(subject, _KERNEL_RUNS)
+            continue
+        if not replayed or any(run.activities for run in runs):
+            break
+        notes.append("the driver reports no kernels within a CUDA graph: they are those of plain runs")
     launches, different = merge_runs([run.activities for run in runs])
     if not launches:
         raise MeasurementError(
@@ -242,7 +237,7 @@ def record_kernels(subject: Subject, *, graph: bool = False) -> KernelPass:
     return KernelPass(
         runs=len(runs),
         launches=launches,
-        graph=is_graph,
+        graph=replayed,
         dropped=dropped,
         different_runs=different,
         notes=tuple(notes),
