@@ -19,8 +19,6 @@ from trtopt.requests.recipe import RecipeOptions, SelectionBudget, SweptOptions,
 
 @dataclass(frozen=True)
 class BuildRequest(shared.BoundsOptions, RecipeOptions):
-    """What to build, and how."""
-
     model: shared.OnnxFile
     output: Annotated[
         str | Path | None,
@@ -88,8 +86,6 @@ class BuildRequest(shared.BoundsOptions, RecipeOptions):
 
 @dataclass(frozen=True)
 class VerifyRequest(Checked):
-    """Which build to look at again."""
-
     folder: Annotated[str | Path, Argument("the build folder.")]
     _: KW_ONLY
     trust: Annotated[
@@ -100,15 +96,11 @@ class VerifyRequest(Checked):
 
 @dataclass(frozen=True)
 class CacheRequest(Checked):
-    """Which store of timing caches."""
-
     cache_dir: shared.CacheDir = None
 
 
 @dataclass(frozen=True)
 class OptimizeRequest(shared.Request):
-    """The bounds that the fastest engine is to meet."""
-
     model: shared.OnnxFile
     output: Annotated[
         str | Path | None,
@@ -140,8 +132,6 @@ class OptimizeRequest(shared.Request):
 
 @dataclass(frozen=True)
 class SweepRequest(shared.SweptTerms, SweptOptions):
-    """What to build and measure at every combination."""
-
     model: shared.OnnxFile
     output: Annotated[
         str | Path | None,
@@ -205,8 +195,6 @@ KINDS = get_args(CandidateKind)
 
 @dataclass(frozen=True)
 class TuneRequest(shared.BoundsOptions, shared.TensorOptions, shared.JobOptions):
-    """What to tune for, and with what."""
-
     model: shared.OnnxFile
     output: Annotated[
         str | Path | None,

@@ -18,8 +18,6 @@ _OWN_BACKEND = "Backend to run with [default: the engines' own; auto: the CPU if
 
 @dataclass(frozen=True)
 class BenchRequest(RunOptions, shared.TermsOptions):
-    """How to measure what."""
-
     path: Annotated[str | Path, Argument("the folder, engine or ONNX file.")]
     _: KW_ONLY
     batch: Annotated[shared.Batch, "Batch sizes [default: those of the engines]."] = None
@@ -82,8 +80,6 @@ class BenchRequest(RunOptions, shared.TermsOptions):
 
 @dataclass(frozen=True)
 class ProfileRequest(RunOptions):
-    """What to profile."""
-
     path: Annotated[str | Path, Argument("a build folder, an engine in one, or an ONNX file.")]
     _: KW_ONLY
     batch: Annotated[shared.Batch, "Batch sizes [default: those of the engines]."] = None
@@ -111,8 +107,6 @@ class ProfileRequest(RunOptions):
 
 @dataclass(frozen=True)
 class ExplainRequest(RunOptions):
-    """Which two engines, and how to profile those that were not."""
-
     a: Annotated[
         str | Path,
         Argument("what B is compared with: a build folder, an engine in one, an ONNX file, or a profile."),
@@ -151,8 +145,6 @@ class ExplainRequest(RunOptions):
 
 @dataclass(frozen=True)
 class CompareRequest(RunOptions, shared.TermsOptions, shared.JobOptions):
-    """What to compare, and how."""
-
     a: Annotated[
         str | Path,
         Argument("a result file, a build folder or an engine; with `builds` a folder."),
@@ -221,8 +213,6 @@ HistoryFolder = Annotated[str | Path, Argument("the folder of one model's result
 
 @dataclass(frozen=True)
 class HistoryRequest(Checked):
-    """Which history, and which of its results to judge."""
-
     folder: HistoryFolder
     result: Annotated[
         str | Path | None,
@@ -232,8 +222,6 @@ class HistoryRequest(Checked):
 
 @dataclass(frozen=True)
 class HistoryAddRequest(Checked):
-    """What to add to which."""
-
     folder: HistoryFolder
     results: Annotated[
         Sequence[str | Path], Argument("results of `trtopt bench --json`.", metavar="RESULT...")
@@ -242,8 +230,6 @@ class HistoryAddRequest(Checked):
 
 @dataclass(frozen=True)
 class ReportRequest(Checked):
-    """Which folder to show, beside which other."""
-
     folder: Annotated[
         str | Path,
         Argument("a build folder, with results and profiles in it, or a sweep's folder.", metavar="DIR"),

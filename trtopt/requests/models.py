@@ -18,8 +18,6 @@ from trtopt.targets import DEFAULT, target_names, targets_where
 
 @dataclass(frozen=True)
 class ExportRequest(Checked):
-    """Which model to export, and how."""
-
     model: Annotated[
         str,
         Argument(
@@ -71,8 +69,6 @@ class ExportRequest(Checked):
 
 @dataclass(frozen=True)
 class InspectRequest(shared.Request):
-    """What to look into."""
-
     path: Annotated[
         str | Path,
         Argument("an ONNX model, an engine, or a file or folder that trtopt made."),
@@ -99,8 +95,6 @@ class InspectRequest(shared.Request):
 
 @dataclass(frozen=True)
 class LintRequest(Checked):
-    """Which model to look through, for which TensorRT."""
-
     model: shared.OnnxFile
     _: KW_ONLY
     target: Annotated[shared.Target, "TensorRT to check for."] = DEFAULT
@@ -108,8 +102,6 @@ class LintRequest(Checked):
 
 @dataclass(frozen=True)
 class RewriteRequest(shared.TensorOptions):
-    """What to rewrite by which rules."""
-
     model: shared.OnnxFile
     output: Annotated[str | Path, Output("File to write the rewritten model to.", "model")]
     _: KW_ONLY
@@ -170,8 +162,6 @@ class RewriteRequest(shared.TensorOptions):
 
 @dataclass(frozen=True)
 class ExtractRequest(Checked):
-    """Which part of a model to write."""
-
     model: shared.OnnxFile
     output: Annotated[str | Path, Output("File to write the part to.", "model")]
     _: KW_ONLY
@@ -197,8 +187,6 @@ class ExtractRequest(Checked):
 
 @dataclass(frozen=True)
 class DiffRequest(Checked):
-    """Which models to compare."""
-
     model: Annotated[str | Path, Argument("the ONNX file.", "onnx", metavar="A")]
     other: Annotated[str | Path, Argument("the one to hold against it.", "onnx", metavar="B")]
     output: Annotated[str | Path | None, Output("HTML page to write of all differences.", "page")] = None
@@ -206,8 +194,6 @@ class DiffRequest(Checked):
 
 @dataclass(frozen=True)
 class CastRequest(shared.Request):
-    """What to write in 16 bits."""
-
     model: shared.OnnxFile
     output: Annotated[str | Path, Output("File to write.", "model")]
     _: KW_ONLY
@@ -299,8 +285,6 @@ class QuantizeOptions(shared.TensorOptions):
 
 @dataclass(frozen=True)
 class QuantizeRequest(QuantizeOptions):
-    """What to quantise, and how."""
-
     model: shared.OnnxFile
     output: Annotated[
         str | Path,
@@ -310,8 +294,6 @@ class QuantizeRequest(QuantizeOptions):
 
 @dataclass(frozen=True)
 class CheckRequest(RunOptions, shared.BoundsOptions):
-    """What to compare with which reference."""
-
     path: Annotated[
         str | Path,
         Argument(
@@ -348,8 +330,6 @@ class CheckRequest(RunOptions, shared.BoundsOptions):
 
 @dataclass(frozen=True)
 class BisectRequest(shared.BoundsOptions):
-    """What to keep accurate, and how that is judged."""
-
     model: shared.OnnxFile
     output: Annotated[
         str | Path | None, Output("File to write the resulting model to.", "quantised model")
@@ -386,8 +366,6 @@ CONDITIONS = ("fails", "wrong", "unfused", "unfused:FUSION", "slower:MS")
 
 @dataclass(frozen=True)
 class ReduceRequest(shared.BoundsOptions):
-    """Which model to reduce, and what has to stay."""
-
     model: shared.OnnxFile
     output: Annotated[
         str | Path,

@@ -18,8 +18,6 @@ Trust = Annotated[
 
 @dataclass(frozen=True)
 class PlanRequest(Request):
-    """The goal, the load and the bounds."""
-
     sources: Annotated[
         Sequence[str | Path],
         Argument(
@@ -88,8 +86,6 @@ class PlanRequest(Request):
 
 @dataclass(frozen=True)
 class DeployRequest(Request):
-    """What to write into which model repository."""
-
     source: Annotated[
         str | Path,
         Argument("what `trtopt plan` wrote, or a folder of `trtopt sweep` or `trtopt build`."),
