@@ -32,7 +32,6 @@ GraphPrecision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
 Precision = Literal[GraphPrecision, "best"]
 BEST: Final = "best"
 """Of all precisions, by measuring them."""
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 GRAPH_PRECISIONS: tuple[GraphPrecision, ...] = get_args(GraphPrecision)
 QUANTIZED: tuple[GraphPrecision, ...] = ("int8", "fp8", "int4")
 """Those with Q/DQ."""

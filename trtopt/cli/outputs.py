@@ -230,19 +230,11 @@ QUIET = -1
 _LOG_BEGINS = b'{"time":"'
 
 
-def _verbose(context: click.Context, option: click.Parameter, verbosity: int) -> None:
-    if verbosity or VERBOSITY not in context.meta:
-        _show(context, verbosity)
-
-
-def _quiet(context: click.Context, option: click.Parameter, quiet: bool) -> None:
-    if quiet:
-        _show(context, QUIET)
-
-
 def _show(context: click.Context, verbosity: int) -> None:
     from trtopt.logs import show
 
+    if not verbosity and VERBOSITY in context.meta:
+        return
     if verbosity * context.meta.get(VERBOSITY, 0) < 0:
         raise click.UsageError("--quiet and --verbose contradict each other: omit one of them")
     context.meta[VERBOSITY] = verbosity
@@ -262,14 +254,14 @@ LOG_OPTIONS = (
         ["--verbose", "-v"],
         count=True,
         expose_value=False,
-        callback=_verbose,
+        callback=lambda context, _, count: _show(context, count),
         help="Print all details, and log to standard error with TensorRT's messages; -vv: verbose ones too.",
     ),
     click.Option(
         ["--quiet", "-q"],
         is_flag=True,
         expose_value=False,
-        callback=_quiet,
+        callback=lambda context, _, is_quiet: _show(context, QUIET * is_quiet),
         help="Print only the result: no notes and no progress.",
     ),
     click.Option(
