@@ -150,7 +150,7 @@ class RewriteRequest(shared.TensorOptions):
             python='dynamic axes to fix, by their names, for all inputs: `{"seq": 128}`.',
             flag="--axis",
             metavar="NAME=N",
-            parse=shared.parse_axis,
+            parse=shared.parse_lengths_of_axis,
         ),
     ] = None
 

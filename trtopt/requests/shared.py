@@ -131,17 +131,6 @@ def parse_lengths_of_axis(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(_sizes(f"--axis {name}=", lengths, "lengths of an axis"))
 
 
-def parse_axis(text: str) -> tuple[str, tuple[int, ...]]:
-    """The same with one length, or a smallest, a tuned and a largest one."""
-    name, lengths = parse_lengths_of_axis(text)
-    if len(lengths) not in (1, 3) or list(lengths) != sorted(lengths):
-        raise UsageError(
-            f"--axis {text}: expected {name}=MIN,OPT,MAX or {name}=N",
-            f"write, say, --axis {name}=1,128,512; several lengths are measured by trtopt sweep",
-        )
-    return name, lengths
-
-
 def parse_shape(text: str) -> tuple[str, str]:
     """`ids:Nx1,Nx128,Nx512` as the input's name and its shapes, as a recipe has them."""
     name, _ = parse_shape_flag(text)
@@ -241,7 +230,7 @@ Axes = Annotated[
         "length.",
         flag="--axis",
         metavar="NAME=MIN,OPT,MAX",
-        parse=parse_axis,
+        parse=parse_lengths_of_axis,
     ),
 ]
 Data = Annotated[str | Path | None, Option("", metavar="DATA", is_path=True)]

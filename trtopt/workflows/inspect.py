@@ -62,6 +62,7 @@ from trtopt.records import (
 )
 from trtopt.records.base import Result
 from trtopt.requests.models import InspectRequest
+from trtopt.requests.recipe import sizes_in
 from trtopt.rewrite.lint import UNBUILDABLE, find_advice
 from trtopt.targets import DISPLAYED, RTX, TENSORRT, target_named
 from trtopt.workflows.bench.resolve_engines import check_trust, external_engine, is_external
@@ -181,8 +182,7 @@ def _shapes_of(
     inputs: Sequence[TensorSpec], request: InspectRequest
 ) -> tuple[dict[str, Shape], tuple[str, ...]]:
     """The shapes to count work at, and the axes besides the batch that are not given: they have length 1."""
-    given = {name: (one,) if isinstance(one, int) else one for name, one in (request.axes or {}).items()}
-    lengths, batch = axis_lengths(inputs, given), batch_name(inputs)
+    lengths, batch = axis_lengths(inputs, sizes_in(None, request.axes).axes), batch_name(inputs)
     open_axes: dict[str, None] = {}
 
     def length_of(spec: TensorSpec, place: int, axis: int | str) -> int:
