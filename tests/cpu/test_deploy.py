@@ -301,7 +301,7 @@ def test_a_build_whose_manifest_is_damaged_leaves_no_version(planned: Path, tmp_
     folder = tmp_path / "dynamic"
     shutil.copytree(planned.parent / "dynamic", folder)
     (tmp_path / "m.json").write_bytes(planned.read_bytes())
-    (folder / "manifest.json").write_text('{"schema": "trtopt.build/7"}')
+    (folder / "manifest.json").write_text('{"schema": "trtopt.build/8"}')
     with pytest.raises(ArtifactError, match="cannot be read as a manifest"):
         trtopt.deploy(tmp_path / "m.json", tmp_path / "models")
     assert not (tmp_path / "models").exists()

@@ -98,7 +98,7 @@ def planned(measured: Path) -> Path:
 
 def test_a_plan_says_what_it_is_made_of_and_survives_its_file(planned: Path) -> None:
     plan = read_plan(planned)
-    assert plan.schema == "trtopt.plan/8"
+    assert plan.schema == "trtopt.plan/9"
     assert (plan.goal, plan.load.rate, plan.load.arrivals) == (SLO, 200.0, "poisson")
     assert plan.prediction.goal.high <= 500
     assert plan.prediction.requests == 1000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trtopt.builder.timing_cache import BuildCaches, StoredCache
 from trtopt.device.api import BuildInput, BuiltEngine, ClockSensor, EngineBuilder, ProgressSink
-from trtopt.device.clocks import IDLE, faults_of
+from trtopt.device.clocks import faults_of
 from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.device.nvml import open_sensor
 from trtopt.errors import BuildError, TimingCacheError
@@ -17,22 +17,22 @@ from trtopt.files.atomic import write_atomically, writing
 from trtopt.onnxio.external_data import least_bytes
 from trtopt.onnxio.model_info import load_graph
 from trtopt.printable import counted, visible_lines
-from trtopt.records import BuildClocks, BuildPlan, ClockReading, EngineArtifact, Job, to_json
+from trtopt.records import BuildPlan, EngineArtifact, Job, to_json
 from trtopt.records.build import LayerTactic, TacticLock
 
 _INTERVAL_S = 1.0
 
 
 class ClockWatch:
-    """Reads a sensor at the start, at progress (at most once a second), and at the end.
+    """Reads a sensor at the start, at progress (at most once a second), and at the end: what slows the GPU?
 
     The builder reports progress between its own timings, so that no reading disturbs one.
     """
 
     def __init__(self, sensor: ClockSensor) -> None:
         self._sensor = sensor
-        self._readings: list[ClockReading] = []
-        self._began = self._last = time.monotonic()
+        self._slowed: dict[str, None] = {}
+        self._began = time.monotonic()
         self._read()
 
     def watched(self, progress: ProgressSink) -> ProgressSink:
@@ -45,34 +45,15 @@ class ClockWatch:
 
         return both
 
-    def finish(self) -> BuildClocks:
-        """Take a last reading; returns the summary of all."""
+    def finish(self) -> tuple[str, ...]:
+        """Take a last reading; what has slowed the GPU at any."""
         self._read()
-        return summary(self._readings, self._sensor)
+        return tuple(self._slowed)
 
     def _read(self) -> None:
         self._last = time.monotonic()
-        self._readings.append(self._sensor.read((self._last - self._began) * 1e3))
-
-
-def summary(readings: list[ClockReading], sensor: ClockSensor) -> BuildClocks:
-    """What readings of a build say; see `BuildClocks`."""
-    known = [reading for reading in readings if reading.sm_mhz is not None]
-    reference = sensor.reference.mhz
-    busy = [reading.sm_mhz for reading in known if reading.sm_mhz and IDLE not in reading.throttle]
-    heat = [reading.temperature_c for reading in known if reading.temperature_c is not None]
-    others = [reading.other_processes for reading in known if reading.other_processes is not None]
-    slowed = (fault for reading in known for fault in faults_of(reading, reference))
-    return BuildClocks(
-        readings=len(known),
-        reference_mhz=reference,
-        sm_mhz_low=min(busy, default=None),
-        sm_mhz_high=max(busy, default=None),
-        temperature_c=max(heat, default=None),
-        slowed=tuple(dict.fromkeys(slowed)),
-        other_processes=max(others, default=None),
-        problem=sensor.reference.problem,
-    )
+        reading = self._sensor.read((self._last - self._began) * 1e3)
+        self._slowed |= dict.fromkeys(faults_of(reading, self._sensor.reference.mhz))
 
 
 _CACHE_UNREAD = "timing cache will not be used"
@@ -144,13 +125,13 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     began = time.monotonic()
     with closing(BuildLog(folder / f"{label}.log")) as log:
         built, cache_in = _build_with(caches, builder, job, watch.watched(progress), log)
-    seconds, clocks = round(time.monotonic() - began, 3), watch.finish()
+    seconds, slowed = round(time.monotonic() - began, 3), watch.finish()
     file_name = f"{label}.onnx" if builder.backend.name == "onnxruntime" else f"{label}.engine"
     write_atomically(folder / file_name, built.engine)
     layers = f"{label}.layers.json"
     if built.inspector:
         write_atomically(folder / layers, built.inspector.encode())
-    cache_out = caches.save(built.timing_cache, clocks)
+    cache_out = caches.save(built.timing_cache, slowed)
     if job.tactics is not None:
         lock = TacticLock(backend=builder.backend, device=builder.device, engines={label: built.tactics})
         write_atomically(folder / tactics_file(job.plan), to_json(lock))
@@ -172,7 +153,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         log=f"{label}.log",
         warnings=log.warnings,
         layers=layers if built.inspector else None,
-        clocks=clocks if builder.device.kind == "gpu" else None,
+        slowed=slowed if builder.device.kind == "gpu" else None,
         notes=tuple(caches.notes),
     )
 

@@ -30,7 +30,6 @@ from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.outputs import remove_abandoned
 from trtopt.records import (
     Backend,
-    BuildClocks,
     BuildPlan,
     BuildSettings,
     CacheEntry,
@@ -348,14 +347,14 @@ class BuildCaches:
             f"{self._plan.label}: built without the timing cache: with it there was {error.problem}"
         )
 
-    def save(self, blob: bytes | None, clocks: BuildClocks) -> StoredCache | None:
+    def save(self, blob: bytes | None, slowed: Sequence[str]) -> StoredCache | None:
         """Save what the build has timed, unless on a slowed GPU; returns what the file now holds."""
         if blob is None:
             return None
-        if clocks.slowed:
+        if slowed:
             self.notes.append(
                 f"{self._plan.label}: the GPU was slowed while tactics were timed "
-                f"({', '.join(clocks.slowed)}): its timings are not saved"
+                f"({', '.join(slowed)}): its timings are not saved"
             )
             return None
         saved = None

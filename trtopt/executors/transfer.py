@@ -243,13 +243,13 @@ def add_timings(caches: BuildCaches, engine: EngineArtifact, content: bytes | No
 
     Only this process writes to the `caches`, which said what the build begins with.
     """
-    if content is None or engine.clocks is None:
+    if content is None or engine.slowed is None:
         return engine
     with scratch_folder() as folder:
         file = folder / "timing.cache"
         file.write_bytes(content)
         blob = read_cache(file).blob
-    saved = caches.save(blob, engine.clocks)
+    saved = caches.save(blob, engine.slowed)
     return msgspec.structs.replace(
         engine,
         timing_cache_out=saved.sha256 if saved else None,

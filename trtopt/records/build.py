@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from trtopt.records.base import Record, Result
-from trtopt.records.machine import Backend, BuildClocks, DeviceInfo
+from trtopt.records.machine import Backend, DeviceInfo
 from trtopt.records.precision import PrecisionVerdict
 from trtopt.records.tensors import MAX_PROFILES, Profile, ShapeRange, Span, TensorSpec, TypedTensor, spans_of
 
@@ -120,8 +120,8 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     warnings: int
     layers: str | None = None
     """The file with the inspector's description of the engine, as the backend wrote it; None without one."""
-    clocks: BuildClocks | None = None
-    """The GPU's state while tactics were timed; None for a build that times nothing."""
+    slowed: tuple[str, ...] | None = None
+    """What slowed the GPU while tactics were timed; None for a build that times nothing."""
     notes: tuple[str, ...] = ()
     """Messages to the user about this engine's build."""
 
@@ -211,7 +211,7 @@ class TuningChoice(Record, frozen=True, kw_only=True):
 class Manifest(Result, Record, frozen=True, kw_only=True):
     """`manifest.json` of a build folder: its contents and how it was made."""
 
-    schema: str = "trtopt.build/7"
+    schema: str = "trtopt.build/8"
     trtopt: str
     created: str
     argv: tuple[str, ...] = ()

@@ -94,7 +94,7 @@ class CompareReport(ResultFile, frozen=True, kw_only=True):
     that do not say.
     """
 
-    schema: str = "trtopt.compare/7"
+    schema: str = "trtopt.compare/8"
     threshold: float
     limit: float | None = None
     runs: tuple[InterleavedRun, ...] = ()

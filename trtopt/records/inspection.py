@@ -110,7 +110,7 @@ class Member(Record, frozen=True, kw_only=True):
 class Inspection(Result, Record, frozen=True, kw_only=True):
     """What a path is and what is in it, as far as it can be read without running anything."""
 
-    schema: str = "trtopt.inspect/1"
+    schema: str = "trtopt.inspect/2"
     path: str
     what: str
     size_bytes: int

@@ -76,23 +76,6 @@ class ClockReference(Record, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-class BuildClocks(Record, frozen=True, kw_only=True):
-    """NVML's readings of the GPU while an engine was built: before, about once per second, and after.
-
-    `sm_mhz_low` and `sm_mhz_high` are of the readings with a busy GPU, `slowed` is what slowed it;
-    `other_processes` is the highest number of other processes on the GPU. `problem`: why nothing was read.
-    """
-
-    readings: int
-    reference_mhz: int | None = None
-    sm_mhz_low: int | None = None
-    sm_mhz_high: int | None = None
-    temperature_c: int | None = None
-    slowed: tuple[str, ...] = ()
-    other_processes: int | None = None
-    problem: str | None = None
-
-
 class Component(Record, frozen=True, kw_only=True):
     """A library: its version, or why it cannot be used and how to get it."""
 

@@ -144,7 +144,7 @@ class BatchPlan(Result, ResultFile, frozen=True, kw_only=True):
     folders with the measurements. `verification` is None until it has been run.
     """
 
-    schema: str = "trtopt.plan/8"
+    schema: str = "trtopt.plan/9"
     sources: tuple[str, ...]
     environment: Environment
     model_sha256: str

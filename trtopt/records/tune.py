@@ -119,7 +119,7 @@ class Ledger(ResultFile, frozen=True, kw_only=True):
     `run_spread` is how much separate runs of one engine differ on the device; None: not measured there.
     """
 
-    schema: str = "trtopt.ledger/5"
+    schema: str = "trtopt.ledger/6"
     model: str
     terms: TuneTerms
     baseline: TuneBaseline
@@ -163,7 +163,7 @@ class Tuned(Result, Record, frozen=True, kw_only=True):
     `changes` are the accepted candidates; `stopped` is why no further candidate was tried.
     """
 
-    schema: str = "trtopt.tuned/3"
+    schema: str = "trtopt.tuned/4"
     folder: str
     changes: tuple[str, ...]
     batch: int

@@ -11,7 +11,7 @@ from tests.support.scripted_device.device import ScriptedDevice
 from tests.support.scripted_device.script import Script
 from tests.support.trt_exercise import DIGITS, IMAGES, OPEN, builder, every_setting
 from tests.support.trt_surface import Surface
-from trtopt.builder.engine import BuildJob, build_engine, summary
+from trtopt.builder.engine import BuildJob, build_engine
 from trtopt.builder.timing_cache import (
     CacheFile,
     TimingStore,
@@ -22,7 +22,6 @@ from trtopt.builder.timing_cache import (
     write_cache,
 )
 from trtopt.device.api import BuildInput
-from trtopt.device.clocks import UnknownClocks
 from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.errors import BuildError, TimingCacheError, UsageError
 from trtopt.records import BuildPlan, BuildSettings, ClockReading, EngineArtifact, ShapeRange
@@ -97,12 +96,7 @@ def test_a_first_build_begins_with_nothing_and_fills_its_file_and_the_store(benc
     assert read_cache(bench.stored()).sha256 == engine.timing_cache_out
     (entry,) = bench.store.entries()
     assert entry.problem is None
-    assert engine.clocks is not None
-    assert (engine.clocks.sm_mhz_low, engine.clocks.sm_mhz_high, engine.clocks.other_processes) == (
-        1980,
-        1980,
-        0,
-    )
+    assert engine.slowed == ()
 
 
 def test_the_next_folders_build_begins_with_what_the_store_has(bench: Bench) -> None:
@@ -307,22 +301,6 @@ def test_where_caches_are_not_editable_that_is_reported(dump: str) -> None:
     surface = Surface(dump)
     with pytest.raises(UsageError, match="--reproducible"):
         builder(surface)._configure(surface.make("IBuilderConfig"), (), BuildSettings(reproducible=True))
-
-
-# ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_readings_of_an_idle_gpu_tell_no_clock_but_who_else_was_there() -> None:
-    idle = ClockReading(at_ms=0, sm_mhz=345, throttle=("gpu_idle",), other_processes=2, temperature_c=40)
-    clocks = summary([idle, CALM], sensor(CALM))
-    assert (clocks.readings, clocks.sm_mhz_low, clocks.sm_mhz_high, clocks.slowed) == (2, 1980, 1980, ())
-    assert (clocks.other_processes, clocks.temperature_c) == (2, 50)
-
-
-def test_clocks_that_no_one_can_read_are_recorded_as_such() -> None:
-    nothing = ClockReading(at_ms=0)
-    clocks = summary([nothing, nothing], UnknownClocks("no NVML"))
-    assert (clocks.readings, clocks.sm_mhz_low, clocks.problem) == (0, None, "no NVML")
 
 
 def test_every_setting_has_its_own_cache() -> None:

@@ -16,7 +16,7 @@ from trtopt.records import (
     to_json,
 )
 
-PRESENT = {BenchReport: "trtopt.bench/6", Manifest: "trtopt.build/7"}
+PRESENT = {BenchReport: "trtopt.bench/6", Manifest: "trtopt.build/8"}
 
 
 def document(kind: type[Record]) -> dict[str, object]:

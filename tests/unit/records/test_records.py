@@ -123,7 +123,7 @@ def test_an_argument_that_is_not_utf_8_can_be_recorded() -> None:
 
 
 def test_files_say_which_schema_they_follow() -> None:
-    assert json.loads(to_json(examples.manifest()))["schema"] == "trtopt.build/7"
+    assert json.loads(to_json(examples.manifest()))["schema"] == "trtopt.build/8"
     assert json.loads(to_json(examples.report()))["schema"] == "trtopt.bench/6"
 
 

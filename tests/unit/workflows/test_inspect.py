@@ -211,7 +211,7 @@ def test_the_table_of_a_result_file_is_shown_again(tmp_path: Path) -> None:
     assert examples.report().table().splitlines()[-1].split() in lines
     found = from_json((tmp_path / "out.json").read_bytes(), Inspection)
     assert found.what == "a result of `trtopt bench`"
-    assert json.loads((tmp_path / "out.json").read_bytes())["schema"] == "trtopt.inspect/1"
+    assert json.loads((tmp_path / "out.json").read_bytes())["schema"] == "trtopt.inspect/2"
 
 
 def test_a_folder_lists_what_is_known_in_it(tmp_path: Path) -> None:

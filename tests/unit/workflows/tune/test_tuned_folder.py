@@ -62,7 +62,7 @@ def test_a_damaged_ledger_is_left_out_of_the_history_and_refused_by_name(tmp_pat
 def test_a_folder_that_an_earlier_version_tuned_is_refused_by_its_version(tmp_path: Path) -> None:
     """An accepted rewrite rule was not in its recipe, so that further builds would lack it."""
     found = ledger(won(0.1))
-    (tmp_path / LEDGER).write_bytes(to_json(found).replace(b"trtopt.ledger/5", b"trtopt.ledger/2"))
+    (tmp_path / LEDGER).write_bytes(to_json(found).replace(b"trtopt.ledger/6", b"trtopt.ledger/2"))
     with pytest.raises(ArtifactError, match=r"trtopt\.ledger/2"):
         TunedFolder(tmp_path, None).read(found.terms)
 
