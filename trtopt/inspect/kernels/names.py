@@ -26,46 +26,30 @@ class KernelTraits:
     steps: frozenset[str] = frozenset()
 
 
-_FAMILIES: tuple[tuple[KernelFamily, re.Pattern[str]], ...] = (
-    ("split-k", re.compile(r"split_?k_?reduce|splitreduce|_split_k_kernel", re.IGNORECASE)),
-    ("attention", re.compile(r"mha|multihead|flash_?att|attention", re.IGNORECASE)),
-    (
-        "product",
-        re.compile(
-            r"gemm|gemv|xmma_(?:fprop|dgrad)|fprop|conv(?!ert)|scudnn|cudnn_.*mma|winograd|wgmma|_fc_",
-            re.IGNORECASE,
-        ),
-    ),
-    ("softmax", re.compile(r"softmax|__myl_\w*Sof", re.IGNORECASE)),
-    (
-        "normalisation",
-        re.compile(r"(?:layer|batch|instance|group|rms)_?norm|__myl_\w*MeaSub", re.IGNORECASE),
-    ),
-    ("pooling", re.compile(r"pool", re.IGNORECASE)),
-    (
-        "reformat",
-        re.compile(
-            r"reformat|permut|transpose|copyPacked|copyVectorized|nchwTo|nhwcTo|nchw.*nhwc_kernel|shuffle",
-            re.IGNORECASE,
-        ),
-    ),
-    ("reduction", re.compile(r"reduc", re.IGNORECASE)),
-    (
-        "pointwise",
-        re.compile(r"pointwise|elementwise|generatedNative|__myl|activation|scale_?kernel", re.IGNORECASE),
-    ),
-)
+_SIGNS: dict[KernelFamily, str] = {
+    "split-k": r"split_?k_?reduce|splitreduce|_split_k_kernel",
+    "attention": r"mha|multihead|flash_?att|attention",
+    "product": r"gemm|gemv|xmma_(?:fprop|dgrad)|fprop|conv(?!ert)|scudnn|cudnn_.*mma|winograd|wgmma|_fc_",
+    "softmax": r"softmax|__myl_\w*Sof",
+    "normalisation": r"(?:layer|batch|instance|group|rms)_?norm|__myl_\w*MeaSub",
+    "pooling": r"pool",
+    "reformat": r"reformat|permut|transpose|shuffle|copyPacked|copyVectorized|nchwTo|nhwcTo"
+    r"|nchw.*nhwc_kernel",
+    "reduction": r"reduc",
+    "pointwise": r"pointwise|elementwise|generatedNative|__myl|activation|scale_?kernel",
+}
+"""Of several the first row counts."""
+_FAMILIES = {family: re.compile(sign, re.IGNORECASE) for family, sign in _SIGNS.items()}
 _START, _END = r"(?:^|[_<, ])", r"(?=$|[_<>, \d])"
-_TYPES = (
-    ("float8_e4m3fn", re.compile(r"e4m3|fp8")),
-    ("int8", re.compile(rf"{_START}(?:i8(?:i8|f16|f32)?|int8|imma\w*|s8|i16832\w*|i8816\w*){_END}")),
-    ("bfloat16", re.compile(r"bf16|nv_bfloat16")),
-    (
-        "float16",
-        re.compile(rf"{_START}(?:f16f16|f16|fp16|hmma)|h(?:884|1688|16816)(?:gemm|cudnn)|__half|_f2f_"),
+_TYPES = {
+    "float8_e4m3fn": re.compile(r"e4m3|fp8"),
+    "int8": re.compile(rf"{_START}(?:i8(?:i8|f16|f32)?|int8|imma\w*|s8|i16832\w*|i8816\w*){_END}"),
+    "bfloat16": re.compile(r"bf16|nv_bfloat16"),
+    "float16": re.compile(
+        rf"{_START}(?:f16f16|f16|fp16|hmma)|h(?:884|1688|16816)(?:gemm|cudnn)|__half|_f2f_"
     ),
-    ("float32", re.compile(rf"{_START}(?:f32f32|f32|fp32|sgemm|scudnn)|tf32|\bfloat\b")),
-)
+    "float32": re.compile(rf"{_START}(?:f32f32|f32|fp32|sgemm|scudnn)|tf32|\bfloat\b"),
+}
 """Of several types in a name the first row counts: products in narrow types add up in wider ones."""
 _TENSOR = re.compile(
     r"tensor\d+x\d+x\d+|tensorop|hmma|imma|qmma|wgmma|[hsi](?:884|1688|16816|16832|8816)\w*(?:gemm|cudnn)|gmma",
@@ -78,12 +62,12 @@ _STEPS = re.compile(r"^__myl_bb\d+_\d+_((?:[A-Z][a-z]{1,2})+)$")
 
 def type_in(name: str) -> str:
     """The type of the operands that a kernel or a tactic is named after; empty where none is."""
-    return next((dtype for dtype, sign in _TYPES if sign.search(name)), "")
+    return next((dtype for dtype, sign in _TYPES.items() if sign.search(name)), "")
 
 
 def read_name(name: str) -> KernelTraits:
     """The traits of a kernel by its name, mangled or not."""
-    family: KernelFamily = next((family for family, sign in _FAMILIES if sign.search(name)), "other")
+    family: KernelFamily = next((family for family, sign in _FAMILIES.items() if sign.search(name)), "other")
     dtype = type_in(name)
     if family not in ("product", "attention"):
         match = _STEPS.match(name)
