@@ -66,63 +66,57 @@ def node_flops(graph: Graph, node: Node) -> int | None:
         return prod(out) * prod(kernel)
     if node.op in _PER_ELEMENT:
         return prod(shapes[0]) * _PER_ELEMENT[node.op]
-    formula = _PRODUCTS.get(node.op)
-    return None if formula is None or node.domain else formula(node, shapes, out)
-
-
-def _conv(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
-    kernel = shapes[1]  # [output channels, input channels / groups, *kernel]
-    return None if kernel is None else 2 * prod(out) * prod(kernel[1:])
-
-
-def _conv_transpose(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
-    source, kernel = shapes[0], shapes[1]  # [input channels, output channels / groups, *kernel]
-    return None if source is None or kernel is None else 2 * prod(source) * prod(kernel[1:])
-
-
-def _matmul(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
-    left = shapes[0]
-    return None if left is None else 2 * prod(out) * left[-1]
-
-
-def _gemm(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
-    left = shapes[0]
-    if left is None or len(left) != 2:
+    if node.op not in _PRODUCTS or node.domain:
         return None
-    return 2 * prod(out) * left[0 if node.attributes.get("transA") else 1]
+    places, formula = _PRODUCTS[node.op]
+    read = [shapes[place] if place < len(shapes) else None for place in places]
+    return None if None in read else formula(node, out, *read)
 
 
-def _recurrent(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
+def _conv(node: Node, out: Shape, kernel: Shape) -> int:
+    return 2 * prod(out) * prod(kernel[1:])  # [output channels, input channels / groups, *kernel]
+
+
+def _conv_transpose(node: Node, out: Shape, source: Shape, kernel: Shape) -> int:
+    return 2 * prod(source) * prod(kernel[1:])  # [input channels, output channels / groups, *kernel]
+
+
+def _matmul(node: Node, out: Shape, left: Shape) -> int:
+    return 2 * prod(out) * left[-1]
+
+
+def _gemm(node: Node, out: Shape, left: Shape) -> int | None:
+    return 2 * prod(out) * left[0 if node.attributes.get("transA") else 1] if len(left) == 2 else None
+
+
+def _recurrent(node: Node, out: Shape, x: Shape, w: Shape, r: Shape) -> int:
     """X [T, N, I] · W [D, G·H, I] and the state [N, H] · R [D, G·H, H] at each of T steps."""
-    x, w, r = shapes[0], shapes[1], shapes[2]
-    if x is None or w is None or r is None:
-        return None
     return 2 * x[0] * x[1] * (prod(w) + prod(r))
 
 
-def _attention(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
+def _attention(node: Node, out: Shape, q: Shape, k: Shape, v: Shape) -> int | None:
     """Q [N, heads, L, E], K [N, heads, S, E], V [N, heads, S, F]: two products; 4-D inputs only."""
-    q, k, v = (*shapes, None, None, None)[:3]
-    if q is None or k is None or v is None or len(q) != 4 or len(k) != 4:
+    if len(q) != 4 or len(k) != 4:
         return None
     return 2 * prod(q) * k[2] + 2 * prod(q[:3]) * k[2] * v[3]
 
 
-_PRODUCTS: dict[str, Callable[[Node, Sequence[Shape | None], Shape], int | None]] = {
-    "Conv": _conv,
-    "ConvInteger": _conv,
-    "ConvTranspose": _conv_transpose,
-    "Einsum": lambda node, shapes, out: None,  # its equation is not read
-    "MatMul": _matmul,
-    "MatMulInteger": _matmul,
-    "QLinearConv": lambda node, shapes, out: _conv(node, shapes[2:], out),  # x, its scale and zero point, w
-    "QLinearMatMul": _matmul,
-    "Gemm": _gemm,
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
-    "Attention": _attention,
+_PRODUCTS: dict[str, tuple[tuple[int, ...], Callable[..., int | None]]] = {
+    "Conv": ((1,), _conv),
+    "ConvInteger": ((1,), _conv),
+    "ConvTranspose": ((0, 1), _conv_transpose),
+    "Einsum": ((), lambda node, out: None),  # its equation is not read
+    "MatMul": ((0,), _matmul),
+    "MatMulInteger": ((0,), _matmul),
+    "QLinearConv": ((3,), _conv),  # behind x, its scale and its zero point
+    "QLinearMatMul": ((0,), _matmul),
+    "Gemm": ((0,), _gemm),
+    "LSTM": ((0, 1, 2), _recurrent),
+    "GRU": ((0, 1, 2), _recurrent),
+    "RNN": ((0, 1, 2), _recurrent),
+    "Attention": ((0, 1, 2), _attention),
 }
+"""The inputs whose shapes a product's formula reads, and the formula."""
 _FOREIGN_PRODUCT = re.compile("MatMul|Gemm|Conv|Attention|LSTM|GRU|MoE")
 """Such as FusedMatMul, QGemm and MultiHeadAttention, which ONNX Runtime writes in a domain of its own."""
 

@@ -345,15 +345,14 @@ def _engines_of(
     """Engines of a build with the layers stored next to them; and why an engine's are not known."""
     found, notes = [], []
     for engine in engines:
-        if engine.layers is None:
-            found.append(EngineContents(artifact=engine))
-            continue
-        try:
-            text = read_verified(folder / engine.layers, manifest.files.get(engine.layers, "")).decode()
-            found.append(engine_contents(engine, read_inspector(text, engine.layers)))
-        except (TrtoptError, OSError, ValueError) as error:
-            notes.append(f"{engine.path}: its layers are not known: {error}")
-            found.append(EngineContents(artifact=engine))
+        layers: tuple[EngineLayer, ...] = ()
+        if (name := engine.layers) is not None:
+            try:
+                text = read_verified(folder / name, manifest.files.get(name, "")).decode()
+                layers = read_inspector(text, name)
+            except (TrtoptError, OSError, ValueError) as error:
+                notes.append(f"{engine.path}: its layers are not known: {error}")
+        found.append(engine_contents(engine, layers))
     return tuple(found), notes
 
 
