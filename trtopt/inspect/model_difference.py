@@ -39,7 +39,6 @@ def model_difference(a: ModelFile, b: ModelFile, names: tuple[str, str]) -> Mode
     back = {other: own for own, other in pairs.items()}
     changed: list[NodeChange] = []
     tensors: list[TensorChange] = []
-    weights: dict[tuple[str, str], WeightChange] = {}
     edges = [(ours.reads[own], theirs.reads[other]) for own, other in sorted(pairs.items())]
     for (own, other), (before, after) in zip(sorted(pairs.items()), edges, strict=True):
         node, new = ours.nodes[own], theirs.nodes[other]
@@ -56,30 +55,29 @@ def model_difference(a: ModelFile, b: ModelFile, names: tuple[str, str]) -> Mode
     known = {theirs.keys[name]: name for name in theirs.outputs}
     given = [(one, known[ours.keys[one]]) for one in ours.outputs if ours.keys[one] in known]
     edges.append(([one for one, _ in given], [two for _, two in given]))
-    for one, two in (pair for reads in edges for pair in zip(*reads, strict=False)):
-        if one in ours.weights and two in theirs.weights and (one, two) not in weights:
-            found = _weight_change(ours, theirs, one, two)
-            if found is not None:
-                weights[one, two] = found
+    read = dict.fromkeys(pair for reads in edges for pair in zip(*reads, strict=False))
+    weights = (
+        _weight_change(ours, theirs, one, two)
+        for one, two in read
+        if one in ours.weights and two in theirs.weights
+    )
+    facts: list[tuple[str, str | None, str | None]] = [
+        *_differing(ours.facts, theirs.facts),
+        *_reordered(ours, theirs),
+    ]
+    facts += [
+        (f"source of output {one}", ours.source(one), theirs.source(two))
+        for one, two in _rewired(ours, theirs, *edges[-1], back)
+    ]
     return ModelDifference(
         a=names[0],
         b=names[1],
-        facts=tuple(
-            FactChange(what=what, a=before, b=after)
-            for what, before, after in (
-                *_differing(ours.facts, theirs.facts),
-                *_reordered(ours, theirs),
-                *(
-                    (f"source of output {one}", ours.source(one), theirs.source(two))
-                    for one, two in _rewired(ours, theirs, *edges[-1], back)
-                ),
-            )
-        ),
+        facts=tuple(FactChange(what=what, a=before, b=after) for what, before, after in facts),
         tensors=(*_end_changes(ours, theirs), *tensors),
         added=tuple(theirs.listed(place) for place in range(len(theirs.nodes)) if place not in back),
         removed=tuple(ours.listed(place) for place in range(len(ours.nodes)) if place not in pairs),
         changed=tuple(changed),
-        weights=tuple(weights.values()),
+        weights=tuple(filter(None, weights)),
         same=len(pairs) - len(changed),
         renamed=sum(ours.nodes[one].name != theirs.nodes[two].name for one, two in pairs.items()),
     )
