@@ -177,7 +177,6 @@ class InferenceStream:
         for buffers in self._memory:
             fill(device, self.bindings, buffers, self._hosts[0], self._streams.compute)
         launches, is_captured = self._launches()
-        self._first_launch = launches[0]
         self.slots = [
             InFlightQuery(
                 device,
@@ -223,22 +222,14 @@ class InferenceStream:
 
         Without stages and events, all on one stream; only a host that sleeps waits for an event.
         """
-        stream, memory, host = self._streams.compute, self._memory[0], self._hosts[0]
-        self._context.bind(memory)
-        wait: Callable[[], object] = stream.synchronize
-        calls: list[Callable[[], object]] = [self._first_launch]
+        stream, query = self._streams.compute, self.slots[0]
+        self._context.bind(self._memory[0])
+        calls: Calls = (query.launch,)
         if self.contract.transfers:
-            copies = of_fixed_size(self.bindings)
-            to_device, to_host = self.device.copy_to_device, self.device.copy_to_host
-            calls = [
-                *(partial(to_device, memory[i.name], host[i.name], stream) for i in copies if i.is_input),
-                self._first_launch,
-                *(partial(to_host, host[o.name], memory[o.name], stream) for o in copies if not o.is_input),
-            ]
+            calls = (*query.copies_in(stream), *calls, *query.copies_out(stream))
         if self.contract.sync == "blocking":
-            wait = self.slots[0].plain_end.wait
-            calls.append(partial(self.slots[0].plain_end.record, stream))
-        return tuple(calls), wait
+            return (*calls, partial(query.plain_end.record, stream)), query.plain_end.wait
+        return calls, stream.synchronize
 
     def outputs(self) -> list[dict[str, NDArray[np.generic]]]:
         """What the last queries computed, as each slot received it; without transfers, what the device holds.
@@ -353,7 +344,7 @@ class InFlightQuery:
     ) -> None:
         self._device = device
         self._now = device.now
-        self._context, self._memory, self._launch, self._rebinds = context, memory, launch, rebinds
+        self._context, self._memory, self.launch, self._rebinds = context, memory, launch, rebinds
         self._streams, self._host = streams, host
         self._stages = {timed: Stages(device, contract, resources, timed=timed) for timed in (False, True)}
         self._inputs = [binding.name for binding in context.bindings if binding.is_input]
@@ -414,34 +405,34 @@ class InFlightQuery:
         return self._calls[timed, waits]
 
     def _list_calls(self, stages: Stages, *, timed: bool, waits: bool) -> Iterator[Callable[[], object]]:
-        compute, launch = self._streams.compute, self._launch
+        compute, to_device, to_host = self._streams.compute, self._streams.to_device, self._streams.to_host
         if stages.h2d is not None:
-            yield from self._copies_in(stages.h2d)
+            yield from stages.h2d.begin(to_device)
+            yield from self.copies_in(to_device)
+            yield from stages.h2d.finish(to_device)
+            yield from stages.h2d.hold(compute)
         yield from stages.compute.begin(compute)
-        yield partial(self._enqueue_timed, launch) if timed else launch
+        yield partial(self._enqueue_timed, self.launch) if timed else self.launch
         yield from stages.compute.finish(compute)
         if stages.d2h is not None:
-            yield from self._copies_out(stages.compute, stages.d2h)
+            yield from stages.compute.hold(to_host)
+            yield from stages.d2h.begin(to_host)
+            yield from self.copies_out(to_host)
+            yield from stages.d2h.finish(to_host)
         if waits and not self._device.is_synchronous:
             yield stages.last.end.wait
 
-    def _copies_in(self, h2d: Stage) -> Iterator[Callable[[], object]]:
-        device, stream = self._device, self._streams.to_device
-        yield from h2d.begin(stream)
+    def copies_in(self, stream: Stream) -> Iterator[Callable[[], object]]:
+        """What copies its inputs to the device."""
         for name in self._inputs:
-            yield partial(device.copy_to_device, self._memory[name], self._host[name], stream)
-        yield from h2d.finish(stream)
-        yield from h2d.hold(self._streams.compute)
+            yield partial(self._device.copy_to_device, self._memory[name], self._host[name], stream)
 
-    def _copies_out(self, computed: Stage, d2h: Stage) -> Iterator[Callable[[], object]]:
-        device, stream = self._device, self._streams.to_host
-        yield from computed.hold(stream)
-        yield from d2h.begin(stream)
+    def copies_out(self, stream: Stream) -> Iterator[Callable[[], object]]:
+        """What copies its outputs to the host."""
         for name in self._outputs:
-            yield partial(device.copy_to_host, self._host[name], self._memory[name], stream)
+            yield partial(self._device.copy_to_host, self._host[name], self._memory[name], stream)
         if len(self._outputs) + len(self._inputs) < len(self._context.bindings):
             yield partial(self.sized.enqueue, stream)
-        yield from d2h.finish(stream)
 
     def _enqueue_timed(self, launch: Callable[[], None]) -> None:
         before_s = self._now()
