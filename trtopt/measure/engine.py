@@ -307,8 +307,7 @@ def describe(target: Target, job: DescribeJob) -> EngineDescription:
         target.device.device_memory(),
         "free the device, or use a smaller one",
     )
-    session = target.load(content)
-    try:
+    with closing(target.load(content)) as session:
         return EngineDescription(
             inputs=session.inputs,
             outputs=session.outputs,
@@ -318,8 +317,6 @@ def describe(target: Target, job: DescribeJob) -> EngineDescription:
             context_bytes=session.device_memory_bytes,
             layers=_layers_of(session) if job.with_layers else None,
         )
-    finally:
-        session.close()
 
 
 def _layers_of(session: Session) -> str | None:

@@ -189,6 +189,10 @@ def search_load(
     `closed_loop` are the latency and the throughput pass: a latency that one query in flight does not keep is
     out of reach, and half of the throughput is the first rate to try, unless the settings name one. If the
     device fails after a probe, the probes are returned, marked with the failure.
+
+    Every probe has the same seed, so that two rates are compared on the same arrivals, scaled. Of several
+    probes the search takes the luckiest, so the last run, of the highest rate that kept the goal, has another
+    seed.
     """
     goal, (latency, most) = settings.goal, closed_loop
     assert goal is not None
@@ -205,8 +209,22 @@ def search_load(
     else:
         try:
             with warm_streams(subject, contract, limits) as streams:
-                contract = streams.contract
-                last = _probe_rates(streams, goal, settings, limits.duration_s, rates, probes, progress)
+                contract, run = streams.contract, None
+                while (rate := rates.next_rate) is not None:
+                    progress(f"load {rate:,.4g}/s", None)
+                    seconds = probe_s(goal, rate, limits.duration_s)
+                    run = streams.serve(Load(rate, settings.arrivals), SEED, seconds, goal)
+                    probes.append(_probe(run, goal))
+                    rates.add(probes[-1].kept)
+                    if run.failure is not None:
+                        break
+                else:
+                    run = None
+                    if (best := rates.best) is not None:
+                        progress(f"load {best:,.4g}/s once more", None)
+                        seconds = probe_s(goal, best, limits.duration_s)
+                        run = streams.serve(Load(best, settings.arrivals), SEED + 1, seconds)
+                last = run
         except DeviceError as error:
             if not probes:
                 raise
@@ -226,35 +244,6 @@ def search_load(
         reason=reason if failure is None else f"not ended: {failure}",
         failure=failure,
     )
-
-
-def _probe_rates(
-    streams: WarmStreams,
-    goal: Goal,
-    settings: LoadSettings,
-    duration_s: float,
-    rates: RateSearch,
-    probes: list[RateProbe],
-    progress: ProgressSink,
-) -> LoadPass | None:
-    """Probe rate after rate, then the highest that kept the goal once more: that run, or one that failed.
-
-    Every probe has the same seed, so that two rates are compared on the same arrivals, scaled. Of several
-    probes the search takes the luckiest, so the last run has another seed.
-    """
-    while (rate := rates.next_rate) is not None:
-        progress(f"load {rate:,.4g}/s", None)
-        load, seconds = Load(rate, settings.arrivals), probe_s(goal, rate, duration_s)
-        run = streams.serve(load, SEED, seconds, goal)
-        probes.append(_probe(run, goal))
-        rates.add(probes[-1].kept)
-        if run.failure is not None:
-            return run
-    if rates.best is None:
-        return None
-    progress(f"load {rates.best:,.4g}/s once more", None)
-    seconds = probe_s(goal, rates.best, duration_s)
-    return streams.serve(Load(rates.best, settings.arrivals), SEED + 1, seconds)
 
 
 def _probe(run: LoadPass, goal: Goal) -> RateProbe:
