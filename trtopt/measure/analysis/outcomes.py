@@ -17,7 +17,9 @@ from trtopt.records import (
     BenchReport,
     CompareReport,
     DeviceInfo,
+    EngineArtifact,
     Environment,
+    InterleavedRun,
     MeasuredRunSpread,
     Shape,
     Upgrade,
@@ -56,7 +58,8 @@ class Comparisons:
     """B against A for all batch sizes that both have, and A against itself if requested.
 
     `a`, `b` and `device` name what was compared where; `notes` name what was forced. `limit` is the slowdown
-    that must be ruled out; `again` is the command that measures more sharply where it is not.
+    that must be ruled out; `again` is the command that measures more sharply where it is not. `runs` are in
+    turns, between files there are none; `built` are engines that were built for them.
     """
 
     a: str
@@ -69,6 +72,8 @@ class Comparisons:
     notes: tuple[str, ...] = ()
     again: str = ""
     upgrade: Upgrade | None = None
+    runs: tuple[InterleavedRun, ...] = ()
+    built: tuple[EngineArtifact, ...] = ()
 
     @property
     def upgrade_verdict(self) -> UpgradeVerdict | None:
@@ -106,6 +111,7 @@ class Gaps:
     device: str
     gaps: tuple[Gap, ...]
     notes: tuple[str, ...] = ()
+    runs: tuple[InterleavedRun, ...] = ()
 
 
 Outcome = Comparisons | Gaps

@@ -14,7 +14,7 @@ from trtopt.measure.analysis.outcomes import Compared, Comparisons, Gaps, Outcom
 from trtopt.measure.contracts import DURATION_S, TERMS, contract_for, contract_named
 from trtopt.measure.loop.interleaved import notes_of, valid_rounds
 from trtopt.recipe import WHERE, batch_sizes
-from trtopt.records import CompareReport, EngineArtifact, InterleavedRun
+from trtopt.records import CompareReport
 from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.bench.resolve_engines import check_trust, is_model, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
@@ -57,15 +57,13 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
         data=None if request.data is None else str(request.data),
         timeout=request.timeout,
     )
-    runs: tuple[InterleavedRun, ...] = ()
-    built: tuple[EngineArtifact, ...] = ()
     outcome: Outcome
     if kind is Kind.BUILDS:
-        outcome, runs, built = compare_recipes(request, setting, listener)
+        outcome = compare_recipes(request, setting, listener)
     elif kind is Kind.ENGINES:
-        outcome, runs = compare_engines(request, setting, listener)
+        outcome = compare_engines(request, setting, listener)
     elif kind is Kind.CONTRACTS:
-        outcome, runs = explain_engines(first, request, setting, listener)
+        outcome = explain_engines(first, request, setting, listener)
     else:
         assert second is not None
         outcome = compare_files(first, second, request)
@@ -75,8 +73,8 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
         argv=command_line(),
         threshold=request.threshold,
         limit=judged.limit if judged is not None else None,
-        runs=runs,
-        built=built,
+        runs=outcome.runs,
+        built=judged.built if judged is not None else (),
         verdicts=tuple(verdict_record(row.batch, row.comparison) for row in (judged.rows if judged else ())),
         upgrade=judged.upgrade if judged is not None else None,
         upgrade_verdict=judged.upgrade_verdict if judged is not None else None,
@@ -145,9 +143,7 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
 # ── where the difference between two contracts comes from: the gap ledger of an engine ──────────────────────
 
 
-def explain_engines(
-    path: Path, request: CompareRequest, setting: Setting, listener: Listener
-) -> tuple[Gaps, tuple[InterleavedRun, ...]]:
+def explain_engines(path: Path, request: CompareRequest, setting: Setting, listener: Listener) -> Gaps:
     """The ledger between two contracts for every engine of a folder, or one engine, at every batch size."""
     text = request.across_contracts or ""
     names = [name.strip() for name in text.split(",")]
@@ -167,12 +163,12 @@ def explain_engines(
         runs = race(heats, listener, setting.timeout)
     notes += notes_of(runs)
     environment = runs[0].environment
-    gaps = Gaps(
+    return Gaps(
         start=start.name,
         end=end.name,
         subject=path.name,
         device=f"{environment.device.name} with {environment.backend}",
         gaps=tuple(evaluate_gap(run.batch, start, end, valid_rounds(run)) for run in runs),
         notes=tuple(dict.fromkeys(notes)),
+        runs=tuple(runs),
     )
-    return gaps, tuple(runs)

@@ -33,7 +33,7 @@ from trtopt.measure.loop.interleaved import (
 from trtopt.measure.statistics.builds import Control, compare_builds, noise_of_controls, run_spread, spread
 from trtopt.measure.statistics.comparison import compare
 from trtopt.recipe import batch_sizes
-from trtopt.records import EngineArtifact, InterleavedRun
+from trtopt.records import InterleavedRun
 from trtopt.requests.measure import CompareRequest
 from trtopt.requests.recipe import recipe_of
 from trtopt.workflows.bench.resolve_engines import (
@@ -68,9 +68,7 @@ TURNS_LIMIT = 0.02
 """The slowdown that a comparison in turns must rule out, unless --fail-on is given."""
 
 
-def compare_engines(
-    request: CompareRequest, setting: Setting, listener: Listener
-) -> tuple[Comparisons, tuple[InterleavedRun, ...]]:
+def compare_engines(request: CompareRequest, setting: Setting, listener: Listener) -> Comparisons:
     """Judge B's engines against A's at every batch size, A and B in turns in one process.
 
     With `control` A is also measured against itself, as many times, each in a process of its own; what that
@@ -103,7 +101,7 @@ def compare_engines(
     notes += notes_of(runs)
     notes += _keep_spread(runs)
     rows, controls = evaluate_turns(runs, request.threshold)
-    comparisons = Comparisons(
+    return Comparisons(
         a=paths[0].name,
         b=paths[-1].name,
         device=terms_shown(runs),
@@ -114,8 +112,8 @@ def compare_engines(
         notes=tuple(dict.fromkeys(notes)),
         again=f"sample for longer: --duration {_LONGER * setting.duration:g}",
         upgrade=upgrade,
+        runs=tuple(runs),
     )
-    return comparisons, tuple(runs)
 
 
 def _paths(request: CompareRequest) -> list[Path]:
@@ -188,9 +186,7 @@ _ROUNDS = 4
 """Turns that each build has in one process."""
 
 
-def compare_recipes(
-    request: CompareRequest, setting: Setting, listener: Listener
-) -> tuple[Comparisons, tuple[InterleavedRun, ...], tuple[EngineArtifact, ...]]:
+def compare_recipes(request: CompareRequest, setting: Setting, listener: Listener) -> Comparisons:
     """Build the plans of each folder as often as `builds` says, and judge the second recipe by the first."""
     paths, count, threshold = _paths(request), request.builds or 0, request.threshold
     notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
@@ -205,7 +201,7 @@ def compare_recipes(
         ]
         sizes = paired_sizes(*(side[0] for side in sides))
         # the models may differ, for how they were written is part of a recipe
-        works = [work_of("", {size: side[0][size] for size in sizes}) for side in sides]
+        works = [work_of("", side[0]) for side in sides]
         notes += require_alike(unlike_work(*works), force=request.force)
         heats = [_heat(sides, size, run, setting) for size in sizes for run in range(RUNS)]
         results = race(heats, listener, setting.timeout, executor)
@@ -213,7 +209,7 @@ def compare_recipes(
     by_size: dict[int, list[InterleavedRun]] = {}  # a device that failed leaves fewer runs, or none
     for result in results:
         by_size.setdefault(result.batch, []).append(result)
-    outcome = Comparisons(
+    return Comparisons(
         a=f"{count} builds of {paths[0].name}",
         b=f"{count} builds of {paths[1].name}",
         device=terms_shown(results),
@@ -222,9 +218,9 @@ def compare_recipes(
         rows=tuple(_builds_row(size, runs, threshold) for size, runs in by_size.items()),
         notes=tuple(dict.fromkeys(notes)),
         again=f"compare more builds: --builds {2 * count}",
+        runs=tuple(results),
+        built=tuple(engine.artifact for side in sides for build in side for engine in build.values()),
     )
-    engines = (engine.artifact for side in sides for build in side for engine in build.values())
-    return outcome, tuple(results), tuple(engines)
 
 
 # ── building ────────────────────────────────────────────────────────────────────────────────────────────
