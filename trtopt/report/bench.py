@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -29,7 +30,6 @@ from trtopt.records import (
     Backend,
     BenchPoint,
     BenchReport,
-    ColdStart,
     ColdStarts,
     DeviceInfo,
     LayerPass,
@@ -67,6 +67,7 @@ _TOP_LAYERS = 10
 _LAZY_SHARE = 0.1
 """Of the time to the first output, from which on late loading of kernels is worth a line."""
 
+_TO_OUTPUT = "to the first output"
 _BINS = 60
 _WIDTHS = 5
 _CELLS = 7
@@ -383,37 +384,27 @@ def search_line(batch: int, search: LoadSearch) -> str:
 
 
 def _cold_starts(batch: int, cold: ColdStarts) -> Table:
-    by_state: dict[str, list[ColdStart]] = {}
+    by_state: dict[str, list[dict[str, float]]] = {}
     for start in cold.starts:
-        by_state.setdefault(start.page_cache, []).append(start)
-    rows: dict[str, list[float | None]] = {
-        phase: [_median(one.ms.get(phase) for one in starts) for starts in by_state.values()]
-        for phase in START_PHASES
-        if any(phase in start.ms for start in cold.starts)
-    }
-    rows["to the first output"] = [
-        _median(one.first_result_ms for one in starts) for starts in by_state.values()
-    ]
-    columns: list[Column[tuple[str, list[float | None]]]] = [
-        Column("phase", lambda row: row[0]),
-        *columns_of(
-            [f"{state} page cache ({len(starts)} starts)" for state, starts in by_state.items()],
-            lambda row: row[1],
-            ".2f",
-        ),
-    ]
+        phases = {**start.ms, _TO_OUTPUT: start.first_result_ms}
+        by_state.setdefault(start.page_cache, []).append(phases)
+    columns: list[Column[str]] = [Column("phase", str)]
+    for state, starts in by_state.items():
+        columns.append(Column(f"{state} page cache ({len(starts)} starts)", partial(_median, starts), ".2f"))
+    known = {phase for start in cold.starts for phase in start.ms}
     title = (
         f"batch {batch}: start in a fresh process, medians in ms; the engine is {mib_text(cold.engine_bytes)}"
     )
     caption = (
         "process start: Python and trtopt; the page cache held all libraries, the engine's file where warm"
     )
-    return table(title, columns, rows.items(), caption=caption)
+    rows = [*(phase for phase in START_PHASES if phase in known), _TO_OUTPUT]
+    return table(title, columns, rows, caption=caption)
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    """Of those that are known."""
-    known = [value for value in values if value is not None]
+def _median(starts: Iterable[Mapping[str, float]], phase: str) -> float | None:
+    """Of those that have the phase."""
+    known = [phases[phase] for phases in starts if phase in phases]
     return median(known) if known else None
 
 
