@@ -386,8 +386,8 @@ def search_line(batch: int, search: LoadSearch) -> str:
 def _cold_starts(batch: int, cold: ColdStarts) -> Table:
     by_state: dict[str, list[dict[str, float]]] = {}
     for start in cold.starts:
-        phases = {**start.ms, _TO_OUTPUT: start.first_result_ms}
-        by_state.setdefault(start.page_cache, []).append(phases)
+        phases: dict[str, float] = {_TO_OUTPUT: start.first_result_ms}
+        by_state.setdefault(start.page_cache, []).append(phases | start.ms)
     columns: list[Column[str]] = [Column("phase", str)]
     for state, starts in by_state.items():
         columns.append(Column(f"{state} page cache ({len(starts)} starts)", partial(_median, starts), ".2f"))

@@ -30,7 +30,7 @@ _TYPES = {
 
 _OTHER = "#9aa4ae"
 _NAMED = 6
-Row = dict[str, Any]
+Datum = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Channel:
         figure = {"format": (self.form or "").replace(".4g", ",.4~f"), "type": "quantitative"}
         return {"field": self.field, "title": self.name, **({} if self.form is None else figure)}
 
-    def as_text(self, row: Row) -> str:
+    def as_text(self, row: Datum) -> str:
         """A row's value in words."""
         if self.form is None:
             return str(row[self.field])
@@ -75,7 +75,7 @@ class Channel:
 
 def chart(
     title: str,
-    rows: Sequence[Row],
+    rows: Sequence[Datum],
     says: Sequence[Channel],
     *layers: Spec,
     text: str = "",
@@ -105,7 +105,7 @@ def chart(
 _ENCODING = ("x", "y", "x2", "y2", "color", "size", "text")
 
 
-def marks(shape: str, rows: Sequence[Row] | None = None, says: Sequence[Channel] = (), **rest: Any) -> Spec:
+def marks(shape: str, rows: Sequence[Datum] | None = None, says: Sequence[Channel] = (), **rest: Any) -> Spec:
     """A layer of marks of the chart's rows, or of `rows`; `rest` are channels, and how the marks look."""
     encoding = {name: rest.pop(name) for name in _ENCODING if isinstance(rest.get(name), (Channel, dict))}
     data = {} if rows is None else {"data": {"values": list(rows)}}
@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
     return list(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _sentence(row: Row, says: Sequence[Channel]) -> str:
+def _sentence(row: Datum, says: Sequence[Channel]) -> str:
     """`batch 8: 0.122 ms, 14,614 samples/s`: what it is, and its figures."""
     known = [one for one in says if row.get(one.field) not in (None, "")]
     names = [one.as_text(row) for one in known if one.form in (None, "d")]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from trtopt.records import Cause, EngineDifference, Explanation, Replacement, Trial
-from trtopt.report.charts import Channel, Row, chart, coloured, listed, marks
+from trtopt.report.charts import Channel, Datum, chart, coloured, listed, marks
 from trtopt.report.view import (
     Block,
     Chart,
@@ -110,7 +110,7 @@ def waterfall(found: EngineDifference) -> Chart:
     """From A's latency to B's, a step for each cause."""
     steps = [one for one in found.causes if abs(one.cost_ms) > _SHOWN * found.a_ms]
     reached = found.a_ms
-    rows: list[Row] = [{"step": "A", "kind": "latency", "from": 0.0, "to": reached, "ms": reached}]
+    rows: list[Datum] = [{"step": "A", "kind": "latency", "from": 0.0, "to": reached, "ms": reached}]
     others = found.b_ms - found.a_ms - sum(one.cost_ms for one in steps)
     for name, cost in (*((one.cause, one.cost_ms) for one in steps), ("all others", others)):
         direction = "B is slower" if cost > 0 else "B is faster"

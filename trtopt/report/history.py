@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trtopt.printable import counted
 from trtopt.records import HistoryChange, HistoryReport, HistorySeries
-from trtopt.records.base import Row as Figures
+from trtopt.records.base import Row
 from trtopt.report.charts import Channel, chart, marks
 from trtopt.report.view import (
     Block,
@@ -63,7 +63,7 @@ def _gate_row(series: HistorySeries) -> GateRow:
     return GateRow(name, "slower", f"{series.reason}; {_causes_text(slower[-1])}", ms)
 
 
-def _figures(report: HistoryReport) -> Iterator[Figures]:
+def _figures(report: HistoryReport) -> Iterator[Row]:
     """A row for each run, with the columns of all."""
     names = dict.fromkeys(name for one in report.series for run in one.runs for name in run.figures)
     for one in report.series:

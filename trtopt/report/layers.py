@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from trtopt.records import DevicePeaks, EngineProfile, EngineTensor, ProfiledLayer
-from trtopt.report.charts import Channel, Row, chart, coloured_types, listed, marks
+from trtopt.report.charts import Channel, Datum, chart, coloured_types, listed, marks
 from trtopt.report.view import Chart, Column, Spec, Table, names_text, table
 
 _TOP_LAYERS = 10
@@ -135,7 +135,7 @@ def time_chart(engine: EngineProfile) -> Chart:
         order = [*order[:_KINDS], "others"]
         totals["others"] = sum(totals[kind] for kind in others)
         floors["others"] = sum(floors[kind] for kind in others)
-    rows: list[Row] = [
+    rows: list[Datum] = [
         {"kind": "others" if kind in others else kind, "type": dtype, "ms": ms}
         for (kind, dtype), ms in parts.items()
         if ms
@@ -184,7 +184,7 @@ def roofline_charts(engine: EngineProfile, peaks: DevicePeaks | None) -> Iterato
     yield chart(title, points, says, *roofs, layers, height=380)
 
 
-def _roofline_point(layer: ProfiledLayer) -> Row | None:
+def _roofline_point(layer: ProfiledLayer) -> Datum | None:
     cost = layer.cost
     if not layer.ms or cost is None or not cost.flops or not cost.bytes_moved:
         return None
@@ -199,7 +199,7 @@ def _roofline_point(layer: ProfiledLayer) -> Row | None:
     }
 
 
-def _roofs(points: Sequence[Row], peaks: DevicePeaks) -> Iterator[Row]:
+def _roofs(points: Sequence[Datum], peaks: DevicePeaks) -> Iterator[Datum]:
     """A line for each type that ran: bandwidth up to its ridge, then its peak rate."""
     ran = {point["type"] for point in points}
     bandwidth = peaks.bandwidth.value

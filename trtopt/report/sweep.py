@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from trtopt.measure.analysis.sweep_points import COLUMNS, Choices, choices_of, is_decided_busy, rows_of
 from trtopt.printable import counted
 from trtopt.records import SweepPoint, SweepReport, Trust
-from trtopt.report.charts import Channel, Row, chart, coloured, marks
+from trtopt.report.charts import Channel, Datum, chart, coloured, marks
 from trtopt.report.view import (
     Block,
     Chart,
@@ -185,7 +185,7 @@ def _place(point: SweepPoint, choices: Choices) -> str:
 def _curves(points: Sequence[SweepPoint]) -> Iterator[Chart]:
     """Each figure over several batch sizes, with a line for all points that are alike but for those."""
     sizes = sorted({point.setting.batch for point in points})
-    rows: list[Row] = [
+    rows: list[Datum] = [
         {
             "batch": point.setting.batch,
             "series": point.label.replace(f"batch{point.setting.batch}", "", 1).strip()

@@ -21,9 +21,9 @@ from rich.text import Text
 
 from trtopt.printable import visible
 from trtopt.records import Record
-from trtopt.records.base import Cell, Row as Figures
+from trtopt.records.base import Cell, Row
 
-Row = TypeVar("Row")
+Subject = TypeVar("Subject")
 Item = TypeVar("Item")
 Face = Literal["", "terminal", "page"]
 """The only one that shows something; empty: all do."""
@@ -190,7 +190,7 @@ def names_text(nodes: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Column(Generic[Row]):
+class Column(Generic[Subject]):
     """`of` is a row's cell, `form` the format of its figures, such as `.3f` or `.1%`; None: it holds words.
 
     On a terminal a column is `width` wide at least; where there is not enough room, words are cut or folded.
@@ -199,7 +199,7 @@ class Column(Generic[Row]):
     """
 
     name: str
-    of: Callable[[Row], Cell]
+    of: Callable[[Subject], Cell]
     form: str | None = None
     face: Face = ""
     width: int = 0
@@ -209,11 +209,11 @@ class Column(Generic[Row]):
 
 
 def columns_of(
-    names: Iterable[str], of: Callable[[Row], Sequence[Cell]], form: str | None, **rest: Any
-) -> list[Column[Row]]:
+    names: Iterable[str], of: Callable[[Subject], Sequence[Cell]], form: str | None, **rest: Any
+) -> list[Column[Subject]]:
     """A column for each of the values that a row has together."""
 
-    def cell(place: int) -> Callable[[Row], Cell]:
+    def cell(place: int) -> Callable[[Subject], Cell]:
         return lambda row: of(row)[place]
 
     return [Column(name, cell(place), form, **rest) for place, name in enumerate(names)]
@@ -256,7 +256,7 @@ class Table:
         ]
 
 
-def table(title: str, columns: Sequence[Column[Row]], records: Iterable[Row], **rest: Any) -> Table:
+def table(title: str, columns: Sequence[Column[Subject]], records: Iterable[Subject], **rest: Any) -> Table:
     """A row for each record."""
     return Table(title, columns, [[column.of(one) for column in columns] for one in records], **rest)
 
@@ -349,7 +349,7 @@ class View:
     blocks: Iterable[Block]
     notes: Iterable[Note] = ()
     outcome: str = ""
-    rows: Iterable[Figures] = ()
+    rows: Iterable[Row] = ()
     gate: Sequence[GateRow] = ()
 
     @property
