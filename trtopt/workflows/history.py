@@ -62,7 +62,7 @@ def add(request: HistoryAddRequest) -> tuple[Path, ...]:
 
 def _keep(path: Path, folder: Path) -> Path:
     report = _read(path)
-    kept, content = folder / _name_of(report), to_json(report)
+    kept, content = folder / _name_of(report), to_json(report, indent=None)  # as it was written
     if not (kept.is_file() and read_bounded(kept) == content):  # a damaged one is replaced
         write_atomically(kept, content)
     return kept
@@ -116,7 +116,7 @@ def _read(path: Path) -> BenchReport:
 
 def _name_of(report: BenchReport) -> str:
     """Its name in a history."""
-    digest = hashlib.sha256(to_json(report)).hexdigest()
+    digest = hashlib.sha256(to_json(report, indent=None)).hexdigest()
     return f"{report.created.replace(':', '-')}-{digest[:_DIGITS]}.json"
 
 

@@ -25,7 +25,7 @@ def results(tmp_path: Path) -> list[Path]:
     paths = []
     for number, result in enumerate(runs_of([1.0] * 10)):
         paths.append(tmp_path / f"run{number}.json")
-        paths[-1].write_bytes(to_json(result))
+        paths[-1].write_bytes(to_json(result, indent=None))
     return paths
 
 
@@ -146,7 +146,7 @@ def test_a_result_is_judged_by_what_is_of_its_device_and_no_newer_whatever_files
             environment = msgspec.structs.replace(result.environment, device=device)
             result = msgspec.structs.replace(result, environment=environment)
         paths.append(tmp_path / f"{number}.json")
-        paths[-1].write_bytes(to_json(result))
+        paths[-1].write_bytes(to_json(result, indent=None))
     add(HistoryAddRequest(folder, paths[8:]))
     for number in range(8):
         paths[number].rename(folder / f"by-hand-{number}.json")
