@@ -30,13 +30,17 @@ from trtopt.records.base import Result
 
 @dataclass(frozen=True)
 class Row:
-    """One batch size: both medians in milliseconds, what became of B against A, and further findings."""
+    """One batch size: both medians in milliseconds, what became of B against A, and further findings.
+
+    `is_trusted` is whether neither side's device was slowed down or failed.
+    """
 
     batch: int
     a_ms: float
     b_ms: float
     comparison: Comparison
     remarks: tuple[str, ...] = ()
+    is_trusted: bool = True
 
     @property
     def is_disturbed(self) -> bool:
@@ -91,7 +95,7 @@ class Comparisons:
         """What the gate says of a row: only a slowdown that is ruled out is no obstacle."""
         if row.comparison.verdict is Verdict.SLOWER:
             return "slower"
-        if row.comparison.rules_out(self.limit):
+        if row.is_trusted and row.comparison.rules_out(self.limit):
             return "ok"
         return "untrustworthy" if row.is_disturbed else "undecided"
 
@@ -290,9 +294,9 @@ def _row(
             "--across-contracts shows where the difference comes from",
         )
     against = [
-        f"{name} is marked as not to be trusted: {doubt.text}"
+        f"{name} is marked as not to be trusted: {text}"
         for name, point in (("A", a), ("B", b))
-        for doubt in doubts_of(point, device)
+        for text in (*filter(None, [point.failure]), *(doubt.text for doubt in doubts_of(point, device)))
     ]
     first, second = ours.samples.latency_ms, theirs.samples.latency_ms
     return Row(
@@ -306,4 +310,5 @@ def _row(
             interfered=against,
             run_spread=run_spread,
         ),
+        is_trusted=not any((a.failure, b.failure, ours.untrustworthy, theirs.untrustworthy)),
     )

@@ -24,6 +24,7 @@ def report(latency_ms: float, untrustworthy: tuple[str, ...] = ()) -> BenchRepor
         examples.measurement(), samples=block([latency_ms] * 100), untrustworthy=untrustworthy, failure=None
     )
     point = msgspec.structs.replace(examples.report().points[0], latency=taken, throughput=None)
+    point = msgspec.structs.replace(point, failure=None)
     return msgspec.structs.replace(examples.report(), points=(point,))
 
 
@@ -43,6 +44,17 @@ def test_a_side_that_is_not_to_be_trusted_differs_by_much_or_gets_no_verdict(
         found, reasons = verdict(report(1.0, marks[0]), report(latency_ms, marks[1]))
         assert found == winner
         assert f"{side} is marked as not to be trusted: {HOT}" in reasons
+
+
+def test_nothing_passes_that_is_held_against_a_side_which_was_slowed_down_or_failed() -> None:
+    whole, faster = report(1.0), report(0.9)
+    failed = msgspec.structs.replace(
+        faster, points=(msgspec.structs.replace(faster.points[0], failure="lost the device"),)
+    )
+    assert not compare_reports(whole, faster, threshold=0.01, force=False).not_shown
+    for a, b in ((report(1.0, (HOT,)), faster), (whole, report(0.9, (HOT,))), (whole, failed)):
+        compared = compare_reports(a, b, threshold=0.01, force=False)
+        assert [compared.speed(row) for row in compared.not_shown] == ["untrustworthy"]
 
 
 def waving(median_ms: float, *, spread: float = 0.0, drift: float = 0.0, apart: float = 0.0) -> BenchReport:
