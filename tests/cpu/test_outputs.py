@@ -175,3 +175,14 @@ def test_a_name_that_is_too_long_is_an_error(command: str, trtopt_cli: CommandLi
     long = "A" * 300
     options = {"rewrite": ("-o", "out.onnx"), "check": ("--against", DIGITS)}.get(command, ())
     trtopt_cli.fails(UsageError.exit_code, command, long, *options)
+
+
+@pytest.mark.parametrize("command", ["rewrite", "build"])
+def test_links_in_a_circle_are_no_place_to_write_to(
+    command: str, trtopt_cli: CommandLine, tmp_path: Path
+) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to("circle")
+    options = ("--backend", "onnxruntime") if command == "build" else ()
+    trtopt_cli.fails(UsageError.exit_code, command, DIGITS, "-o", circle, *options)
+    assert circle.readlink() == Path("circle")

@@ -125,7 +125,7 @@ def _status() -> int:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; nothing unfinished is left behind")
         return INTERRUPTED
-    except (TrtoptError, MemoryError, UnicodeEncodeError, OSError) as error:
+    except (TrtoptError, MemoryError, UnicodeEncodeError, OSError, RuntimeError) as error:
         if isinstance(error, BrokenPipeError):  # the reader of the output has closed it, as `head` does
             _drop_output()
             return _code_of_signal(error) or 1
@@ -182,6 +182,9 @@ def _problem(error: Exception) -> TrtoptError:
         return UsageError(  # libraries, records and worker processes accept only text
             f"{error.object!r}: has a name that is not UTF-8", "rename the file or folder"
         )
+    circle = error.__context__ if isinstance(error, RuntimeError) else None
+    if isinstance(circle, OSError) and circle.errno == errno.ELOOP:  # as `Path.resolve` has it before 3.13
+        error = circle
     if not isinstance(error, OSError):
         raise error
     _log("verbose", traceback.format_exc())
