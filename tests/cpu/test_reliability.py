@@ -144,7 +144,7 @@ def test_what_the_manifest_vouches_for_is_checked_before_it_is_read(folder: Path
 def test_a_locked_build_is_made_of_the_manifest_and_tells_what_differs(
     trtopt_cli: CommandLine, folder: Path
 ) -> None:
-    done = trtopt_cli("build", "--locked", folder)
+    done = trtopt_cli("build", "--locked", folder, "-v")
     assert done.returncode == 0, done.stderr
     before, after = read_manifest(folder), read_manifest(trtopt_cli.folder / "d.rebuilt")
     assert [engine.plan for engine in after.engines] == [engine.plan for engine in before.engines]

@@ -140,7 +140,8 @@ def _refuse_other_options(context: click.Context) -> None:
     options_given = [
         parameter.get_error_hint(context)
         for parameter in context.command.params
-        if parameter.name not in _ALLOWED_WITH_LOCKED
+        if parameter.expose_value  # what is printed and logged is no setting
+        and parameter.name not in _ALLOWED_WITH_LOCKED
         and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     ]
     if options_given:
