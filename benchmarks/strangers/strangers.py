@@ -90,6 +90,7 @@ STRANGERS = (
         "6faa8ea85a8c1a634e5050c4a138fca10f30194e0d7abbe9ade1fcd423af6ed6",
         "boxes of text",
         {"images": ((4, 3, 416, 416), "pixels")},
+        "--batch 1",
     ),
     Stranger(
         "ddddocr==1.6.1",
