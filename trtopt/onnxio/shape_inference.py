@@ -321,6 +321,8 @@ def fix_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int | None]
 FLOAT = TensorProto.FLOAT
 LOW = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 """ONNX's numbers of the 16-bit types, by precision."""
+FLOATS = (FLOAT, *LOW.values())
+"""The types that TensorRT computes in; NumPy and ONNX Runtime have FP64 besides."""
 
 
 @cache

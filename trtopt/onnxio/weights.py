@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled_parts
+from trtopt.onnxio.shape_inference import FLOATS
 
 
 def dtype_of(low: int) -> np.dtype[Any]:
@@ -65,12 +66,7 @@ def constant_of_parts(
 # Weights that hold NaN or infinity, read a stretch at a time.
 
 
-_FLOATING = {
-    onnx.TensorProto.FLOAT,
-    onnx.TensorProto.FLOAT16,
-    onnx.TensorProto.BFLOAT16,
-    onnx.TensorProto.DOUBLE,
-}
+FLOATS_AND_DOUBLE = (*FLOATS, onnx.TensorProto.DOUBLE)
 
 
 def weight_alarms(model: ModelFile) -> tuple[str, ...]:
@@ -82,7 +78,8 @@ def weight_alarms(model: ModelFile) -> tuple[str, ...]:
             *part.initializer,
             *(a.t for node in part.node for a in node.attribute if a.HasField("t")),
         )
-        if item.data_type in _FLOATING and not _is_sound(array_of(item, model.folder))
+        if item.data_type in (*FLOATS, onnx.TensorProto.DOUBLE)
+        and not _is_sound(array_of(item, model.folder))
     ]
     if not odd:
         return ()

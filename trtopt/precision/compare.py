@@ -26,7 +26,7 @@ from trtopt.onnxio.element_types import gaps
 from trtopt.onnxio.graph_walk import data_dependent_outputs
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.shape_inference import FLOAT, LOW
+from trtopt.onnxio.shape_inference import FLOATS
 from trtopt.precision.observe import float_tensors, shards_of
 from trtopt.precision.running import open_proto, part_of, passing, with_weights_dequantized
 from trtopt.records import TensorSpec
@@ -255,7 +255,7 @@ def layer_differences(
     the tensors that it reads.
     """
     made = {name: node for node in other.proto.graph.node for name in node.output}
-    names = [name for name in float_tensors(reference, (FLOAT, *LOW.values())) if name in made]
+    names = [name for name in float_tensors(reference, FLOATS) if name in made]
     found = {name: Deviation(name) for name in names}
     specs, both = specs_of(reference.proto), [in_fp32(model) for model in (reference, other)]
     for shard in shards_of(reference, source, names) if names else ():

@@ -21,7 +21,7 @@ from trtopt.onnxio.element_types import gaps
 from trtopt.onnxio.half_emulation import widened
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.shape_inference import FLOAT, LOW, types_of
-from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
+from trtopt.onnxio.weights import FLOATS_AND_DOUBLE, constant_of_parts, runs_of_rows
 from trtopt.precision.compare import Deviation, is_label, open_model
 from trtopt.precision.running import passing
 from trtopt.records.precision import OutputChange
@@ -41,7 +41,6 @@ _TF32 = 2.0**-11
 _TINY = float(np.finfo(np.float32).smallest_normal)
 """A GPU may take what is smaller for zero."""
 _NOT_FINITE = 1e30
-_MOVED = frozenset({FLOAT, onnx.TensorProto.DOUBLE, *LOW.values()})
 
 
 def unit_of(model: onnx.ModelProto, *, on_gpu: bool) -> float:
@@ -82,7 +81,7 @@ class RoundedModels:
         proto = deepcopy(model.proto)
         quantised = {node.input[0] for node in proto.graph.node if node.op_type == "QuantizeLinear"}
         for tensor in proto.graph.initializer:
-            if len(tensor.dims) < 2 or tensor.data_type not in _MOVED or tensor.name in quantised:
+            if len(tensor.dims) < 2 or tensor.data_type not in FLOATS_AND_DOUBLE or tensor.name in quantised:
                 continue
             values = array_of(tensor, model.folder)
             parts = (self._move(values[run]) for run in runs_of_rows(values))

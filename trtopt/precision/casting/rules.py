@@ -11,17 +11,11 @@ import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto
 
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames
 from trtopt.onnxio.shape_inference import FLOAT, schema_of, with_parameters
 from trtopt.onnxio.weights import dtype_of, stretches
 from trtopt.precision.placement.draft import NORMS
-
-_SCHEMA_NAMES: dict[int, str] = {
-    TensorProto.FLOAT16: "tensor(float16)",
-    TensorProto.BFLOAT16: "tensor(bfloat16)",
-}
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,7 @@ def takes(operator: str, opset: int, low: int) -> bool | None:
     schema = schema_of(operator, opset)
     if schema is None:
         return None
-    return any(_SCHEMA_NAMES[low] in item.allowed_type_strs for item in schema.type_constraints)
+    return any(f"tensor({dtype_of(low)})" in item.allowed_type_strs for item in schema.type_constraints)
 
 
 def places_of(node: onnx.NodeProto, opset: int, low: int, types: Mapping[str, int]) -> Places:
@@ -58,7 +52,7 @@ def places_of(node: onnx.NodeProto, opset: int, low: int, types: Mapping[str, in
     open_types = {
         item.type_param_str
         for item in schema.type_constraints
-        if _SCHEMA_NAMES[low] in item.allowed_type_strs and item.type_param_str not in unknown
+        if f"tensor({dtype_of(low)})" in item.allowed_type_strs and item.type_param_str not in unknown
     }
 
     def of(names: Sequence[str], parameters: Sequence[Any]) -> tuple[bool, ...]:

@@ -12,7 +12,7 @@ import onnx
 
 from trtopt.errors import UsageError
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, reads_of
-from trtopt.onnxio.shape_inference import inferred, tensor_types
+from trtopt.onnxio.shape_inference import FLOATS, inferred, tensor_types
 from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.records.precision import Decision
 
@@ -25,7 +25,6 @@ ACTIVATIONS = {
 }  # fmt: skip
 NORMS = ("LayerNormalization", "RMSNormalization")
 RESHAPES = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
-FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 
 @dataclass(frozen=True)

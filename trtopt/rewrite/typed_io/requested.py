@@ -17,6 +17,7 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.extraction import constant_tensors
 from trtopt.onnxio.graph_walk import graphs_of, real_inputs, refill
 from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.onnxio.shape_inference import FLOATS
 from trtopt.records import TensorSpec
 from trtopt.records.tensors import (
     IMAGE_RANK,
@@ -31,7 +32,6 @@ from trtopt.records.tensors import (
 )
 from trtopt.targets import Target
 
-FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
 

@@ -20,12 +20,12 @@ from trtopt.onnxio.graph_walk import attribute, graphs_of, names_in, opset_of, r
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
+from trtopt.onnxio.shape_inference import FLOATS
 from trtopt.printable import counted
 from trtopt.records.tensors import IoRequest, TypedTensor
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.rewrite_trace import Deviation
 from trtopt.rewrite.typed_io.requested import (
-    FLOATS,
     TO_NCHW,
     TO_NHWC,
     Edit,
