@@ -261,29 +261,29 @@ def _along(
     return find
 
 
-def _named(default: int) -> Axes:
+def _named_axis(default: int) -> Axes:
     """The one that the attribute `axis` names."""
     return lambda step, rank: [step.attribute("axis", default) % rank]
 
 
-def _softened(step: Step, rank: int) -> Collection[int]:
+def _softmax_axes(step: Step, rank: int) -> Collection[int]:
     if step.opset >= 13:
         return [step.attribute("axis", -1) % rank]
     return range(step.attribute("axis", 1) % rank, rank)  # they are one
 
 
-def _reduced(step: Step, rank: int) -> Collection[int]:
+def _reduced_axes(step: Step, rank: int) -> Collection[int]:
     return step.axes("axes", 1, rank) or range(0 if step.attribute("noop_with_empty_axes", 0) else rank)
 
 
-def _normalised(step: Step, rank: int) -> Collection[int]:
+def _batch_norm_axes(step: Step, rank: int) -> Collection[int]:
     is_trained = step.attribute("training_mode", 0) or not step.attribute("is_test", step.opset >= 7)
     if is_trained or len(step.node.output) > 1:
         raise MixesError("works across the samples of a batch: it is in training mode")
     return (1,)
 
 
-def _scaled(step: Step, rank: int) -> Collection[int]:
+def _scaled_axes(step: Step, rank: int) -> Collection[int]:
     """Those that have scales of their own."""
     scales = step.shape_at(1)
     if len(scales) > 1:
@@ -291,7 +291,7 @@ def _scaled(step: Step, rank: int) -> Collection[int]:
     return [] if scales in ((), (1,)) else [step.attribute("axis", 1) % rank]
 
 
-def _sliced(step: Step, rank: int) -> Collection[int]:
+def _sliced_axes(step: Step, rank: int) -> Collection[int]:
     axes = step.axes("axes", 3, rank) or range(len(step.numbers("starts", 1) or ()))
     if step.rows[0].axis not in axes:
         return []
@@ -301,13 +301,13 @@ def _sliced(step: Step, rank: int) -> Collection[int]:
     return [axis for axis, is_whole in zip(axes, whole, strict=True) if not is_whole]
 
 
-def _padded(step: Step, rank: int) -> Collection[int]:
+def _padded_axes(step: Step, rank: int) -> Collection[int]:
     axes = [*(step.axes("axes", 3, rank) or range(rank))]
     pads = step.numbers("pads", 1) or step.numbers("paddings", 1) or ()
     return [axis for axis, added in zip(axes * 2, pads, strict=True) if added]
 
 
-def _repeated(step: Step, rank: int) -> Collection[int]:
+def _repeated_axes(step: Step, rank: int) -> Collection[int]:
     return [axis for axis, times in enumerate(step.numbers("repeats", 1) or ()) if times != 1]
 
 
@@ -631,16 +631,18 @@ _BY_SAMPLE = (
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(_BY_SAMPLE, _by_sample),
-    **dict.fromkeys(REDUCTIONS, _along(_reduced, reduces=True)),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _along(_softened)),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _along(_named(0), reduces=True)),
+    **dict.fromkeys(REDUCTIONS, _along(_reduced_axes, reduces=True)),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _along(_softmax_axes)),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _along(_named_axis(0), reduces=True)),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **dict.fromkeys(("GatherElements", "ScatterElements"), _together),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _layer_norm),
-    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _along(_scaled, "has scales along the batch")),
+    **dict.fromkeys(
+        ("QuantizeLinear", "DequantizeLinear"), _along(_scaled_axes, "has scales along the batch")
+    ),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
-    **dict.fromkeys(("LpNormalization", "TopK"), _along(_named(-1))),
-    "BatchNormalization": _along(_normalised),
+    **dict.fromkeys(("LpNormalization", "TopK"), _along(_named_axis(-1))),
+    "BatchNormalization": _along(_batch_norm_axes),
     "Concat": _concat,
     "CumSum": _along(lambda step, rank: step.axes("axis", 1, rank) or range(rank)),
     "Einsum": _einsum,
@@ -650,12 +652,12 @@ RULES: dict[str, Rule] = {
     "Gemm": _gemm,
     "GridSample": _grid_sample,
     "MatMul": _matmul,
-    "Pad": _along(_padded, "adds rows to the batch"),
+    "Pad": _along(_padded_axes, "adds rows to the batch"),
     "Reshape": _reshape,
-    "Slice": _along(_sliced, "takes rows of the batch"),
-    "Split": _along(_named(0), "splits the batch"),
+    "Slice": _along(_sliced_axes, "takes rows of the batch"),
+    "Split": _along(_named_axis(0), "splits the batch"),
     "Squeeze": _squeeze,
-    "Tile": _along(_repeated, "repeats the batch"),
+    "Tile": _along(_repeated_axes, "repeats the batch"),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }
