@@ -17,7 +17,6 @@ from trtopt.precision import running as folding
 from trtopt.precision.running import with_weights_dequantized
 
 FLOATS = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
-BF16 = np.dtype(helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16))
 
 
 def quantised_weight(
@@ -95,25 +94,10 @@ def test_constants_stand_for_q_and_dq_of_weights(
     np.testing.assert_array_equal(answers(folded), answers(model))
 
 
-def saying_no_saturation() -> ModelFile:
+def saying(name: str, value: int) -> ModelFile:
     model = quantised_weight(kind=TensorProto.FLOAT8E4M3FN)
-    model.proto.graph.node[0].attribute.append(helper.make_attribute("saturate", 0))
+    model.proto.graph.node[0].attribute.append(helper.make_attribute(name, value))
     return model
-
-
-def test_scales_in_bf16_are_read_though_onnx_runtime_does_not() -> None:
-    model, single = (quantised_weight(stored=True) for _ in range(2))
-    scale = next(item for item in model.proto.graph.initializer if item.name == "scale")
-    rounded = numpy_helper.to_array(scale).astype(BF16)
-    scale.CopyFrom(numpy_helper.from_array(rounded, "scale"))
-    next(item for item in single.proto.graph.initializer if item.name == "scale").CopyFrom(
-        numpy_helper.from_array(rounded.astype(np.float32), "scale")
-    )
-    (weight,) = with_weights_dequantized(model).proto.graph.initializer
-    (exact,) = with_weights_dequantized(single).proto.graph.initializer
-    np.testing.assert_array_equal(
-        numpy_helper.to_array(weight), numpy_helper.to_array(exact).astype(BF16), strict=True
-    )
 
 
 def unread() -> ModelFile:
@@ -122,16 +106,16 @@ def unread() -> ModelFile:
     return model
 
 
-@pytest.mark.parametrize("model", [quantised_weight(is_output=True), unread()])
-def test_what_is_no_weight_stays(model: ModelFile) -> None:
+@pytest.mark.parametrize(
+    "model",
+    [quantised_weight(zero=3), quantised_weight(is_output=True), saying("saturate", 0), unread()],
+)
+def test_what_is_no_plain_weight_stays(model: ModelFile) -> None:
     assert with_weights_dequantized(model) is model
 
 
-@pytest.mark.parametrize("model", [quantised_weight(zero=3), saying_no_saturation()])
-def test_zero_points_and_attributes_count(model: ModelFile) -> None:
-    folded = with_weights_dequantized(model)
-    assert ops(folded) == ["Cast", "MatMul"]
-    np.testing.assert_array_equal(answers(folded), answers(model))
+def test_attributes_that_say_the_usual_change_nothing() -> None:
+    assert ops(with_weights_dequantized(saying("saturate", 1))) == ["Cast", "MatMul"]
 
 
 def test_a_weight_that_an_input_may_replace_stays() -> None:

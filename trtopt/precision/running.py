@@ -9,22 +9,24 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.files.atomic import scratch_folder, writing
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.external_data import size_in_bytes
 from trtopt.onnxio.extraction import with_nodes
-from trtopt.onnxio.graph_walk import nodes_for, reads_of, refill
-from trtopt.onnxio.half_emulation import in_fp32, is_low
-from trtopt.onnxio.model_file import ModelFile, runnable
+from trtopt.onnxio.graph_walk import attribute, nodes_for, reads_of, refill
+from trtopt.onnxio.half_emulation import is_low
+from trtopt.onnxio.model_file import ModelFile, array_of, runnable
 from trtopt.onnxio.shape_inference import LARGE_BYTES
-from trtopt.onnxio.weights import constant as weight_of, dtype_of
+from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
 from trtopt.precision.placement.draft import is_op
-from trtopt.precision.qdq import drop_unread
+from trtopt.precision.qdq import ELEMENT, dequantize_weight, drop_unread, quantize_weight
 
 _PREPACK_BYTES = 256 << 20
 """The most that weights may take to be held a second time, in the order that kernels like best."""
@@ -142,40 +144,106 @@ def _wide_bytes(model: onnx.ModelProto) -> int:
 # all of its products 0.2.
 
 
+_PRECISIONS = {element: precision for precision, element in ELEMENT.items() if precision != "int4"}
 _MOST_HELD_BYTES = 32 << 20
 """Of weights as floats, without a spool, in messages that are copied again and again."""
+
+_USUAL = {"block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
+"""Default values of attributes."""
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A constant on its way through Q and DQ, or through DQ alone."""
+
+    source: onnx.TensorProto
+    quantize: onnx.NodeProto | None
+    dequantize: onnx.NodeProto
 
 
 def with_weights_dequantized(model: ModelFile) -> ModelFile:
     """A copy in which constants stand for Q and DQ of weights, under the names of the DQs' outputs.
 
-    Only in the main graph, if they do not take too much. What the model computes is the same, but for the
-    order of sums.
+    INT8 and FP8 with zero points of 0, in the main graph, if they do not take too much. What the model
+    computes is the same, but for the order of sums.
     """
-    graph = model.proto.graph
-    given = {item.name for item in graph.input}  # may replace a constant
-    sources = {item.name: item for item in graph.initializer if item.name not in given}
-    constant: dict[str, onnx.NodeProto] = {}
-    for node in graph.node:
-        if is_op(node, "QuantizeLinear", "DequantizeLinear") and sources.keys() >= {*node.input} - {""}:
-            constant[node.output[0]] = node
-            sources[node.output[0]] = sources[node.input[0]]
-    others = [node for node in graph.node if node.output[0] not in constant]
-    read = set[str]().union(*map(reads_of, others)) - {item.name for item in graph.output}
-    weights = [name for name in constant if name in read and is_op(constant[name], "DequantizeLinear")]
-    taken = sum(4 * math.prod(sources[name].dims) for name in weights)
+    constants = _constants_of(model)
+    weights = _weights_behind_pairs(model, constants)
+    taken = sum(4 * int(np.prod(one.source.dims, dtype=np.int64)) for one in weights.values())
     if not weights or (model.spool is None and taken > _MOST_HELD_BYTES):
         return model
     proto = deepcopy(model.proto)
-    for name in weights:
-        nodes, end = nodes_for(constant.values(), [name])[0], onnx.helper.make_empty_tensor_value_info(name)
-        part = replace(model, proto=with_nodes(model.proto, nodes, (), [end]), spool=None)
-        value = np.zeros(sources[name].dims, dtype_of(sources[constant[name].input[1]].data_type))
-        if value.size:  # ONNX Runtime has no Q of nothing, and none of BF16
-            value = open_proto(model, in_fp32(part).proto).run({})[name]
-        proto.graph.initializer.append(weight_of(value, name, model.spool))
-    left = [node for node in graph.node if node.output[0] not in weights]
-    wanted = {item.name for item in graph.output}.union(*(node.output for node in others))
-    refill(proto.graph.node, nodes_for(left, wanted)[0])
+    for name, weight in weights.items():
+        proto.graph.initializer.append(_dequantized(name, weight, model, constants))
+    nodes = [node for node in proto.graph.node if node.output[0] not in weights]
+    read = {item.name for item in proto.graph.output}.union(*map(reads_of, nodes))
+    unread = {one.quantize.output[0] for one in weights.values() if one.quantize is not None} - read
+    refill(proto.graph.node, [node for node in nodes if node.output[0] not in unread])
     drop_unread(proto)
     return replace(model, proto=proto)
+
+
+def _constants_of(model: ModelFile) -> dict[str, onnx.TensorProto]:
+    """Those that no input replaces."""
+    given = {item.name for item in model.proto.graph.input}
+    return {item.name: item for item in model.proto.graph.initializer if item.name not in given}
+
+
+def _weights_behind_pairs(model: ModelFile, constants: Mapping[str, onnx.TensorProto]) -> dict[str, _Weight]:
+    """By the name of what comes out of the DQ."""
+    graph = model.proto.graph
+    outputs, read = {item.name for item in graph.output}, set[str]().union(*map(reads_of, graph.node))
+    quantizes = {
+        node.output[0]: node
+        for node in graph.node
+        if is_op(node, "QuantizeLinear") and _is_plain(node, model, constants) and node.input[0] in constants
+    }
+    found = {}
+    for node in graph.node:
+        if not is_op(node, "DequantizeLinear") or node.output[0] not in read - outputs:
+            continue
+        quantize = quantizes.get(node.input[0])
+        source = constants.get(node.input[0] if quantize is None else quantize.input[0])
+        if source is not None and _is_plain(node, model, constants):
+            found[node.output[0]] = _Weight(source, quantize, node)
+    return found
+
+
+def _is_plain(node: onnx.NodeProto, model: ModelFile, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Whether its scale is constant, its zero point 0 of INT8 or FP8, and each attribute the default."""
+    if len(node.input) < 3 or not constants.keys() >= set(node.input[1:3]):
+        return False
+    zero = constants[node.input[2]]
+    has_attributes = any(item.i != _USUAL.get(item.name, item.i) for item in node.attribute)
+    return not has_attributes and zero.data_type in _PRECISIONS and not array_of(zero, model.folder).any()
+
+
+def _dequantized(
+    name: str, weight: _Weight, model: ModelFile, constants: Mapping[str, onnx.TensorProto]
+) -> onnx.TensorProto:
+    """In the type of the DQ's scale, as ONNX Runtime computes it: in FP32."""
+    values = array_of(weight.source, model.folder)
+    scale = array_of(constants[weight.dequantize.input[1]], model.folder)
+    axis = _axis(weight.dequantize, scale)
+
+    def part(run: Any) -> NDArray[Any]:
+        rows = values[run]
+        if weight.quantize is not None:
+            steps = array_of(constants[weight.quantize.input[1]], model.folder)
+            precision = _PRECISIONS[constants[weight.quantize.input[2]].data_type]
+            along = _axis(weight.quantize, steps)
+            rows = quantize_weight(rows, _of_rows(steps, along, values.ndim, run), along, precision)
+        return dequantize_weight(rows, _of_rows(scale, axis, values.ndim, run), axis).astype(scale.dtype)
+
+    parts = map(part, runs_of_rows(values))
+    return constant_of_parts(parts, scale.dtype, values.shape, name, model.spool)
+
+
+def _of_rows(scale: NDArray[Any], axis: int | None, rank: int, run: Any) -> NDArray[np.float32]:
+    """The scales of some of a weight's rows: the same for all unless each row has its own."""
+    return (scale[run] if axis is not None and axis % rank == 0 else scale).astype(np.float32)
+
+
+def _axis(node: onnx.NodeProto, scale: NDArray[Any]) -> int | None:
+    """The axis along which each slice has a scale of its own; ONNX's default is 1."""
+    return attribute(node, "axis", 1) if scale.ndim else None
