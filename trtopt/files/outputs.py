@@ -40,12 +40,6 @@ from trtopt.files.bounded_reading import open_regular, read_bounded
 from trtopt.files.manifests import is_build_folder, own_files
 from trtopt.records import kind_of
 
-# Replace a folder by a new one, which keeps the user's files of the earlier one.
-#
-# The user's files are linked into the new folder before it takes the name, so that they are under that name
-# all the time; where the file system can exchange two names at once, so is a whole folder.
-
-
 ASIDE = "old"
 _CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
@@ -66,32 +60,6 @@ def user_files_in(folder: Path, made: Set[str]) -> Iterator[Path]:
 def names_of_user_files(folder: Path, made: Set[str]) -> list[str]:
     """Top-level names of the user's files in `folder`."""
     return list(dict.fromkeys(path.relative_to(folder).parts[0] for path in user_files_in(folder, made)))
-
-
-def put_in_place(new: Path, final: Path, made: Set[str]) -> Path | None:
-    """Rename `new` to `final`; an earlier folder is renamed with its `made` files, to be removed.
-
-    Returns:
-        Where the earlier folder is now, if there was one, to be removed: see `retire`.
-    """
-    if not final.exists() or not any(final.iterdir()):
-        os.replace(new, final)
-        flush_names(final.parent)
-        return None
-    carry_over(final, new, made)
-    aside = temporary_path(final, ASIDE)
-    os.replace(new, aside)
-    if not _exchanged(aside, final):
-        earlier = temporary_path(final, ASIDE)
-        os.replace(final, earlier)
-        try:
-            os.replace(aside, final)
-        except OSError:
-            os.replace(earlier, final)
-            raise
-        aside = earlier
-    flush_names(final.parent)
-    return retire(aside, final, made)  # files that arrived during the renames
 
 
 def retire(aside: Path, final: Path, made: Set[str]) -> Path:
@@ -324,10 +292,30 @@ def _check_folder_replaceable(final: Path) -> None:
 
 
 def _replace_folder(new: Path, final: Path) -> None:
-    """Rename `new` to `final`, with the user's files of the build that has the name now."""
-    with locked_folder(final.parent):
+    """Rename `new` to `final`, with the user's files of the build that has the name now and is removed.
+
+    They are linked into the new folder first, so that they are under the name all the time; where the file
+    system can exchange two names at once, so is a whole folder.
+    """
+    with locked_folder(final.parent), writing(final):
         _check_folder_replaceable(final)
-        with writing(final):
-            earlier = put_in_place(new, final, own_files(final))
-    if earlier is not None:
-        remove(earlier)
+        if not final.exists() or not any(final.iterdir()):
+            os.replace(new, final)
+            flush_names(final.parent)
+            return
+        made = own_files(final)
+        carry_over(final, new, made)
+        aside = temporary_path(final, ASIDE)
+        os.replace(new, aside)
+        if not _exchanged(aside, final):
+            earlier = temporary_path(final, ASIDE)
+            os.replace(final, earlier)
+            try:
+                os.replace(aside, final)
+            except OSError:
+                os.replace(earlier, final)
+                raise
+            aside = earlier
+        flush_names(final.parent)
+        doomed = retire(aside, final, made)  # files that arrived during the renames
+    remove(doomed)
