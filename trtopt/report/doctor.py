@@ -6,8 +6,6 @@ from trtopt.extras import EXTRAS, RTX_EXTRA, install
 from trtopt.records import Component, MachineSurvey
 from trtopt.report.view import Lines, View, cells_of, view_of
 
-_GPU_NEEDED = "an NVIDIA GPU with its driver"
-
 
 @view_of.register
 def doctor_view(survey: MachineSurvey) -> View:
@@ -45,7 +43,7 @@ def _machine(survey: MachineSurvey) -> list[str]:
 
 def needs_of(survey: MachineSurvey) -> dict[str, list[str]]:
     """What trtopt does, and what each lacks here: a GPU, or a line to install."""
-    no_gpu = [] if survey.gpus else [_GPU_NEEDED]
+    no_gpu = [] if survey.gpus else ["an NVIDIA GPU with its driver"]
     # one binding is enough; cuda-python, the first, is the one to install
     binding = next((one for one in survey.cuda_bindings if one.version), survey.cuda_bindings[0])
     on_gpu = [*no_gpu, *_line("tensorrt", [survey.tensorrt, binding, survey.nvml])]

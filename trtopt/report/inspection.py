@@ -42,7 +42,12 @@ def inspection_view(found: Inspection) -> View:
     if found.engines:
         blocks += _engines_blocks(found.engines)
     if found.members:
-        blocks.append(_members_table(found.members))
+        columns: list[Column[Member]] = [
+            Column("file", lambda one: one.name, fit="fold"),
+            Column("what", lambda one: one.what, fit="fold"),
+            Column("size MiB", lambda one: mib(one.size_bytes), ".3g"),
+        ]
+        blocks.append(table("", columns, found.members))
     title = f"{found.path}: {found.what}, {mib_text(found.size_bytes)}"
     rows: Iterable[Row] = (
         ({"operator": name, "nodes": count} for name, count in found.model.operators.items())
@@ -158,15 +163,3 @@ def _engine_lines(engine: EngineContents) -> Iterator[str]:
 
 def _axes(shape: Iterable[int]) -> str:
     return "×".join(map(str, shape)) or "scalar"
-
-
-# ── folders ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _members_table(members: Iterable[Member]) -> Block:
-    columns: list[Column[Member]] = [
-        Column("file", lambda one: one.name, fit="fold"),
-        Column("what", lambda one: one.what, fit="fold"),
-        Column("size MiB", lambda one: mib(one.size_bytes), ".3g"),
-    ]
-    return table("", columns, members)
