@@ -330,8 +330,7 @@ def _walk_back(graph: Graph, outputs: Sequence[str], inputs: set[str], taken: se
 
 def _own_name(tensor: str) -> str:
     """The file's name for what ONNX Runtime calls a tensor that it has cast, copied or reformatted."""
-    match = _ORT_TENSOR.match(tensor)
-    return match["name"] if match else tensor
+    return _ORT_TENSOR.sub(r"\g<name>", tensor)
 
 
 class _Tensors:
@@ -339,11 +338,10 @@ class _Tensors:
 
     def __init__(self, layers: Sequence[EngineLayer], graph: Graph) -> None:
         self._layers, self._graph = layers, graph
-        self._held: dict[str, str] = {}
         names = {tensor.name for layer in self._layers for tensor in (*layer.inputs, *layer.outputs)}
-        for name in names:
-            if (own := _own_name(name)) in graph.producer or own in graph.consumers:
-                self._held[name] = own
+        own_names = {name: _own_name(name) for name in names}
+        known = graph.producer.keys() | graph.consumers.keys()
+        self._held = {name: own for name, own in own_names.items() if own in known}
         for layer in self._layers:  # what only moves values holds the same before and after
             if layer.kind in _ORT_MOVES and layer.name not in graph.by_name:
                 ends = [tensor.name for tensor in (*layer.inputs[:1], *layer.outputs)]
