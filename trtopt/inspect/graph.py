@@ -5,7 +5,7 @@ Only the main graph: nodes inside loops and branches are part of the node that h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
+_KEEPS_CONSTANT = frozenset({QUANTIZE, DEQUANTIZE, "Cast", "Transpose", "Identity", "Reshape"})
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"})
 """Operators whose second input is what a layer's weights are, where it is a constant."""
 
@@ -74,12 +75,8 @@ class Graph:
         """An initializer, or made of nothing but such (quantised weights are)."""
         while tensor not in self.constants:
             node = self.producer.get(tensor)
-            if node is None or (node.op != "Constant" and not node.inputs):
-                return False
-            if node.op == "Constant":
-                return True
-            if node.op not in (QUANTIZE, DEQUANTIZE, "Cast", "Transpose", "Identity", "Reshape"):
-                return False
+            if node is None or node.op not in _KEEPS_CONSTANT or not node.inputs:
+                return node is not None and node.op == "Constant"
             tensor = node.inputs[0]
         return True
 
@@ -141,31 +138,27 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
         if (shape := _shape_of(value)) is not None:
             known.setdefault(value.name, shape)
     return Graph(
-        nodes=tuple(_nodes(model.graph.node)),
+        nodes=tuple(
+            Node(
+                index=index,
+                name=name_of(node),
+                op=node.op_type,
+                inputs=tuple(node.input),
+                outputs=tuple(node.output),
+                attributes={
+                    item.name: onnx.helper.get_attribute_value(item)
+                    for item in node.attribute
+                    if item.type in (item.INT, item.INTS, item.FLOAT, item.STRING)
+                },
+                domain="" if node.domain in OWN_DOMAINS else node.domain,
+            )
+            for index, node in enumerate(model.graph.node)
+        ),
         outputs=frozenset(value.name for value in graph.output),
         constants=frozenset(item.name for item in weights),
         shapes=computed | known,
         dtypes=dtypes,
     )
-
-
-def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Node]:
-    import onnx
-
-    for index, node in enumerate(nodes):
-        yield Node(
-            index=index,
-            name=name_of(node),
-            op=node.op_type,
-            inputs=tuple(node.input),
-            outputs=tuple(node.output),
-            attributes={
-                item.name: onnx.helper.get_attribute_value(item)
-                for item in node.attribute
-                if item.type in (item.INT, item.INTS, item.FLOAT, item.STRING)
-            },
-            domain="" if node.domain in OWN_DOMAINS else node.domain,
-        )
 
 
 # Shapes of a graph whose inputs have known shapes: what its nodes compute about shapes is computed.
