@@ -117,7 +117,7 @@ def _rows(
     homes, open_ends = assign_layers(own_ms, [layer.ms or 0.0 for layer in layers]), list[str]()
     if found.marked_runs:
         homes, open_ends = assign_by_ranges(launches, found.marked_runs, layers, homes)
-    traits = [_traits(one) for one in launches]
+    traits = [read_name(one.name) if one.kind == "kernel" else KernelTraits(one.kind) for one in launches]
     served = [UNKNOWN] * len(launches)
     for home in {index for index, _ in homes if index >= 0}:
         members = [place for place, (index, _) in enumerate(homes) if index == home]
@@ -144,12 +144,6 @@ def _rows(
         for index, one in enumerate(launches)
     )
     return tuple(_with_rate(row, rows, graph, peaks) for row in rows), open_ends
-
-
-def _traits(launch: KernelLaunch) -> KernelTraits:
-    if launch.kind == "copy":
-        return KernelTraits("copy")
-    return KernelTraits("memset") if launch.kind == "memset" else read_name(launch.name)
 
 
 def _served(
