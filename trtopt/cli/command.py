@@ -40,8 +40,7 @@ class Command(click.Command):
 
     `request` names its class as MODULE.CLASS of `trtopt.requests`. Fields in `optional` may be missing from
     the command line: the request is then None. `synonyms` are what other tools, and habit, call the command;
-    `more_precisions` is the one that writes the precisions that this one does not. `exceptions` are options
-    that its short help shows, or leaves out, unlike that of others.
+    `more_precisions` is the one that writes the precisions that this one does not.
     """
 
     def __init__(
@@ -51,12 +50,11 @@ class Command(click.Command):
         optional: Sequence[str] = (),
         synonyms: Sequence[str] = (),
         more_precisions: str | None = None,
-        exceptions: Sequence[str] = (),
         **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
         self._request, self._optional = request, optional
-        self.synonyms, self.more_precisions, self.exceptions = synonyms, more_precisions, exceptions
+        self.synonyms, self.more_precisions = synonyms, more_precisions
         self._own: list[click.Parameter] = self.__dict__.pop("params")  # in place of these `params` is made
 
     @cached_property
@@ -123,7 +121,7 @@ class Command(click.Command):
                 with formatter.section(title):
                     formatter.write_dl(_rows(listed, ctx))
             return
-        few = [one for one in options if not is_advanced(one, self.exceptions)]
+        few = [one for one in options if not is_advanced(one, str(self.name))]
         with formatter.section("Options"):
             formatter.write_dl(_rows(few, ctx), col_max=_COLUMNS)
         formatter.write_paragraph()

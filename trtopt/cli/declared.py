@@ -188,13 +188,17 @@ _EXCEPTIONS = {
     *("--min-cosine", "--precision", "--target", "--include PATTERN", "--store-weights", "--random-data"),
     *("--recipe", "--contract", "--duration", "--layers", "--kernels", "--load", "--trace"),
     *("--json", "--markdown", "--help"),
+    *("profile --memory", "compare --force", "explain --duration", "tune --duration", "tune --threshold"),
+    *("quantize --exclude", "bisect --exclude", "reduce --timeout"),
 }
-"""What stands under the first heading and is advanced (the first line), and under others and is not."""
+"""What stands under the first heading and is advanced (the first line), and under others and is not; then
+what of a command is as it is not in others."""
 
 
-def is_advanced(option: click.Option, exceptions: Iterable[str]) -> bool:
-    """Whether the help of a long command leaves an option to --help-all; `exceptions` are the command's."""
-    return (section_of(option) != FIRST) != bool(names_of(option) & (_EXCEPTIONS ^ {*exceptions}))
+def is_advanced(option: click.Option, command: str) -> bool:
+    """Whether the help of a long command leaves an option to --help-all."""
+    is_own = any(f"{command} {flag}" in _EXCEPTIONS for flag in option.opts)
+    return (section_of(option) != FIRST) != (bool(names_of(option) & _EXCEPTIONS) != is_own)
 
 
 def sections_of(options: Iterable[click.Option]) -> dict[str, list[click.Option]]:

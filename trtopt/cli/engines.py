@@ -247,7 +247,7 @@ def profile_files(folder: Path) -> Mapping[Path, Kind]:
     )
 
 
-@command("measure.ProfileRequest", synonyms=("analyse", "analyze", "nsys"), exceptions=("--memory",))
+@command("measure.ProfileRequest", synonyms=("analyse", "analyze", "nsys"))
 @click.option(
     "-o",
     "--output",
@@ -285,7 +285,7 @@ def profile(request: measuring.ProfileRequest, output: Path | None, with_trace: 
     show_result(report)
 
 
-@command("measure.CompareRequest", exceptions=("--force",))
+@command("measure.CompareRequest")
 @markdown_option
 @json_option("trtopt.compare", "the comparison, raw samples included,", indent=None)
 @export_option
@@ -321,7 +321,7 @@ def compare(request: measuring.CompareRequest, markdown: bool, export: tuple[Exp
             end_gate(export, view.gate)
 
 
-@command("measure.ExplainRequest", exceptions=("--duration",))
+@command("measure.ExplainRequest")
 @json_option("trtopt.explanation", "the causes")
 def explain(request: measuring.ExplainRequest) -> None:
     """Show why one engine is slower or faster than another.
@@ -413,7 +413,7 @@ def sweep(request: building.SweepRequest) -> None:
     show_result(report)
 
 
-@command("build.TuneRequest", synonyms=("autotune", "search"), exceptions=("--duration", "--threshold"))
+@command("build.TuneRequest", synonyms=("autotune", "search"))
 @json_option("trtopt.tuned", "the result")
 def tune(request: building.TuneRequest) -> None:
     """Search for a faster engine within a budget of time.

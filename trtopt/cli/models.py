@@ -230,7 +230,6 @@ def cast(request: requests.CastRequest, explain: str | None, strict: bool) -> No
     "models.QuantizeRequest",
     synonyms=("calibrate", "int8", "ptq", "quant", "quantise"),
     more_precisions="cast",
-    exceptions=("--exclude",),
 )
 @_explain_option("Explain the decision on this node.")
 @strict_option
@@ -276,7 +275,7 @@ def check(request: requests.CheckRequest) -> None:
         raise click.exceptions.Exit(NOT_MET)
 
 
-@command("models.BisectRequest", exceptions=("--exclude",))
+@command("models.BisectRequest")
 @json_option("trtopt.bisect", "the report, with the front and all nodes,")
 def bisect(request: requests.BisectRequest) -> None:
     """Find which nodes must keep a higher precision for accuracy.
@@ -294,7 +293,7 @@ def bisect(request: requests.BisectRequest) -> None:
         raise click.exceptions.Exit(NOT_MET)
 
 
-@command("models.ReduceRequest", exceptions=("--timeout",))
+@command("models.ReduceRequest")
 @json_option("trtopt.reduce")
 def reduce(request: requests.ReduceRequest) -> None:
     """Find the smallest part of a model that still fails.
