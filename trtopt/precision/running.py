@@ -167,7 +167,8 @@ def with_weights_dequantized(model: ModelFile) -> ModelFile:
     INT8 and FP8 with zero points of 0, in the main graph, if they do not take too much. What the model
     computes is the same, but for the order of sums.
     """
-    constants = _constants_of(model)
+    given = {item.name for item in model.proto.graph.input}  # they may replace constants
+    constants = {item.name: item for item in model.proto.graph.initializer if item.name not in given}
     weights = _weights_behind_pairs(model, constants)
     taken = sum(4 * int(np.prod(one.source.dims, dtype=np.int64)) for one in weights.values())
     if not weights or (model.spool is None and taken > _MOST_HELD_BYTES):
@@ -181,12 +182,6 @@ def with_weights_dequantized(model: ModelFile) -> ModelFile:
     refill(proto.graph.node, [node for node in nodes if node.output[0] not in unread])
     drop_unread(proto)
     return replace(model, proto=proto)
-
-
-def _constants_of(model: ModelFile) -> dict[str, onnx.TensorProto]:
-    """Those that no input replaces."""
-    given = {item.name for item in model.proto.graph.input}
-    return {item.name: item for item in model.proto.graph.initializer if item.name not in given}
 
 
 def _weights_behind_pairs(model: ModelFile, constants: Mapping[str, onnx.TensorProto]) -> dict[str, _Weight]:

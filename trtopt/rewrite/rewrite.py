@@ -96,17 +96,14 @@ class _Proof:
         """Limits of the check of `outcome`: what was not run of it, or on which inputs."""
         if not self._reference:
             return ["no rule was applied, so nothing was run: whether the model runs at all is not known"]
-        return [*self._on_inputs(), *notes_on_branches(outcome.model, self._inputs)]
-
-    def _on_inputs(self) -> list[str]:
-        """No random input was run, or unnamed axes kept one length."""
-        if self._inputs == (*self._real,):
-            return [f"checked on {self._real[0].name} alone: the model runs on no random input"]
         which = {"batch": "first axes", "all": "axes"}
-        return [
+        limits = [
             f"checked where {which[kind]} without a name are equally long: on others the model did not run"
             for kind in {feed.alike for feed in self._inputs} - {""}
         ]
+        if self._inputs == (*self._real,):
+            limits = [f"checked on {self._real[0].name} alone: the model runs on no random input"]
+        return [*limits, *notes_on_branches(outcome.model, self._inputs)]
 
     def of(self, outcome: Outcome, kind: Exactness) -> tuple[Deviation, ...]:
         if not self._reference:

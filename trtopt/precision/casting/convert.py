@@ -40,7 +40,11 @@ def cast_graph(
     cast_options.check(model.proto)
     types = types_of(model.proto)
     decision = CastDecider(model, types, ranges, cast_options).decide()
-    result = _convert(model, types, decision.places, cast_options)
+    result = replace(model, proto=deepcopy(model.proto))
+    converter = _Converter(result, types, decision.places, cast_options)
+    converter.weights()
+    converter.graph(result.proto.graph, is_main=True)
+    converter.declare()
     check(result.proto)
     return result, decision
 
@@ -67,18 +71,6 @@ def common_reasons(decisions: Iterable[KeptNode | Decision]) -> str:
     parts = [f"{count} {op} because {reason}" for (op, reason), count in reasons.most_common(_MOST_REASONS)]
     more = f"; and {len(reasons) - _MOST_REASONS} reasons more" if len(reasons) > _MOST_REASONS else ""
     return "; ".join(parts) + more
-
-
-def _convert(
-    model: ModelFile, types: Mapping[str, int], places: Mapping[str, Places], cast_options: CastOptions
-) -> ModelFile:
-    """The model with the nodes in `places` made 16-bit; inputs and outputs only if requested."""
-    proto = deepcopy(model.proto)
-    converter = _Converter(replace(model, proto=proto), types, places, cast_options)
-    converter.weights()
-    converter.graph(proto.graph, is_main=True)
-    converter.declare()
-    return replace(model, proto=proto)
 
 
 class _Converter:
