@@ -44,6 +44,7 @@ from trtopt.measure.loop.interleaved import InterleaveJob, interleave
 from trtopt.measure.loop.profiling_passes import copy_bandwidth, record_kernels, record_ranges
 from trtopt.records import EngineArtifact, Environment, Identity, InterleavedRun, Job, KernelPass, TracedRun
 from trtopt.serving.trial_run import CostJob, CostResult, TrialJob, TrialResult, serving_times, try_plan
+from trtopt.targets import DISPLAYED, ONNXRUNTIME
 from trtopt.version import __version__
 
 
@@ -143,23 +144,17 @@ def measured_by(job: Any) -> Any:
     return job.bench if isinstance(job, KernelJob | RangesJob | ColdStartJob) else job
 
 
-_LIBRARIES = {
-    "tensorrt": ("TensorRT", "its driver"),
-    "tensorrt-rtx": ("TensorRT-RTX", "its driver"),
-    "onnxruntime": ("ONNX Runtime",),
-}
-
-
 def _native_code(job: Any) -> list[str]:
     engines = engines_of(job)
     plans = [job.plan] if isinstance(job, BuildJob) else [engine.artifact.plan for engine in engines]
     backends = [plan.backend.name for plan in plans] or [job.backend]
-    libraries = [name for backend in backends for name in _LIBRARIES.get(backend, (backend,))]
+    libraries = [DISPLAYED.get(backend, backend) for backend in backends]
+    drivers = ["its driver"] if set(backends) - {ONNXRUNTIME} else []
     plugins = [f"the plugin {plugin.path}" for plan in plans for plugin in plan.settings.plugins]
     data = measured_by(job).data if engines else None
     own = [f"what {data} calls"] if data is not None and names_function(data) else []
     cupti = ["CUPTI"] if isinstance(job, KernelJob | RangesJob) else []
-    return list(dict.fromkeys([*libraries, *plugins, *own, *cupti]))
+    return list(dict.fromkeys([*libraries, *drivers, *plugins, *own, *cupti]))
 
 
 # ── what runs them ──────────────────────────────────────────────────────────────────────────────────────

@@ -82,9 +82,9 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
         TENSORRT,
     ),
     (
-        CostJob(path="folder", backend="another", sample={}, requests={}),
+        CostJob(path="folder", backend="onnxruntime", sample={}, requests={}),
         "running requests on folder",
-        ("another",),
+        ("ONNX Runtime",),
     ),
 ]  # fmt: skip
 

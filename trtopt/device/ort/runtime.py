@@ -33,11 +33,11 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.external_data import refers_to_file, tensors_of
 from trtopt.onnxio.graph_walk import data_dependent_outputs, graphs_of, names_length
 from trtopt.records import Backend, BuildSettings, LayerPass, Shape, TensorSpec
+from trtopt.targets import ONNXRUNTIME
 
 if TYPE_CHECKING:
     import onnx
 
-NAME = "onnxruntime"
 _FLOAT16 = 10
 _OTHER_NAMES = {
     "float": "float32",
@@ -52,7 +52,7 @@ def backend() -> Backend:
     """ONNX Runtime's version; it is a core dependency and always there."""
     import onnxruntime
 
-    return Backend(name=NAME, version=onnxruntime.__version__)
+    return Backend(name=ONNXRUNTIME, version=onnxruntime.__version__)
 
 
 class OnnxRuntimeTarget(Target):
