@@ -33,9 +33,6 @@ class Load:
     rate: float
     kind: Literal["constant", "poisson"] = "constant"
 
-    def __str__(self) -> str:
-        return f"{self.rate:g}" if self.kind == "constant" else f"poisson:{self.rate:g}"
-
 
 def parse_load(text: str) -> Load:
     """The value of `--load`: `RATE` or `poisson:RATE`, in requests per second."""
