@@ -57,15 +57,14 @@ def add(request: HistoryAddRequest) -> tuple[Path, ...]:
     Each is a file of its own, named by its time and its content: writers do not meet, a result is in it once,
     and what was added is never changed.
     """
-    return tuple(_keep(Path(path), Path(request.folder)) for path in request.results)
-
-
-def _keep(path: Path, folder: Path) -> Path:
-    report = _read(path)
-    kept, content = folder / _name_of(report), to_json(report, indent=None)  # as it was written
-    if not (kept.is_file() and read_bounded(kept) == content):  # a damaged one is replaced
-        write_atomically(kept, content)
-    return kept
+    added = []
+    for path in request.results:
+        report = _read(Path(path))
+        kept, content = Path(request.folder) / _name_of(report), to_json(report, indent=None)  # as written
+        if not (kept.is_file() and read_bounded(kept) == content):  # a damaged one is replaced
+            write_atomically(kept, content)
+        added.append(kept)
+    return tuple(added)
 
 
 def history(request: HistoryRequest) -> HistoryReport:

@@ -37,7 +37,6 @@ from trtopt.records import InterleavedRun
 from trtopt.requests.measure import CompareRequest
 from trtopt.requests.recipe import recipe_of
 from trtopt.workflows.bench.resolve_engines import (
-    ResolvedEngines,
     check_trust,
     engines_of_build,
     points,
@@ -83,7 +82,7 @@ def compare_engines(request: CompareRequest, setting: Setting, listener: Listene
         for path in paths:
             wanted = resolve_engines(path, batch, request.backend, notes, listener, request.trust)
             found = resources.enter_context(wanted)
-            sides.append(_by_size(found, request))
+            sides.append({size: engine for engine, size in found.at(batch, request.sizes)})
             works.append(work_of(found.source_sha256, sides[-1]))
         sizes = paired_sizes(sides[0], sides[-1])
         notes += require_alike(unlike_work(works[0], works[-1]), force=request.force)
@@ -157,10 +156,6 @@ def _keep_spread(runs: Sequence[InterleavedRun]) -> list[str]:
             medians.setdefault(run.batch, []).append(ms_by_load(found.turns[0], found.loads))
     known = run_spread([*medians.values()])
     return [] if known is None else [keep_run_spread(runs[0].environment.device, *known)]
-
-
-def _by_size(found: ResolvedEngines, request: CompareRequest) -> _Build:
-    return {size: engine for engine, size in found.at(batch_sizes(request.batch), request.sizes)}
 
 
 def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
@@ -237,7 +232,8 @@ def _build_side(
     """All builds of one side: the folder's plans again and again."""
     manifest = read_manifest(folder)
     graphs = verified_graphs(folder, manifest)
-    wanted = {engine.path for engine, _ in points(manifest.engines, batch_sizes(request.batch))}
+    batch = batch_sizes(request.batch)
+    wanted = {engine.path for engine, _ in points(manifest.engines, batch)}
     plans = [engine.plan for engine in manifest.engines if engine.path in wanted]
     own = plans[0].backend.name
     choice = choose_for_running(request.backend, own)
@@ -249,7 +245,8 @@ def _build_side(
         place = scratch / str(index)
         place.mkdir(parents=True)
         engines = workbench.with_cache_in(place).build_again(graphs, plans, place)
-        builds.append(_by_size(engines_of_build(place, manifest, engines), request))
+        found = engines_of_build(place, manifest, engines).at(batch, request.sizes)
+        builds.append({size: engine for engine, size in found})
     return builds
 
 

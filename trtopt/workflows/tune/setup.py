@@ -169,7 +169,6 @@ def samples_for(build: Manifest, data: str | None) -> Iterator[str | None]:
         yield str(scratch)
 
 
-_FOLDER_SUFFIX = ".tuned"
 _LIMIT_LEAST_S = 60.0
 
 
@@ -217,7 +216,7 @@ class Setup:
 
 def default_folder(model: Path) -> Path:
     """Where a model is tuned if no place is given."""
-    return Path(f"{model.stem}{_FOLDER_SUFFIX}")
+    return Path(f"{model.stem}.tuned")
 
 
 @contextmanager
