@@ -20,14 +20,7 @@ from trtopt.files.outputs import check_output, hashed_kind, with_hash, write_out
 from trtopt.measure.analysis.sweep_points import choices_of
 from trtopt.printable import counted
 from trtopt.recipe import Recipe
-from trtopt.records import (
-    MAX_PROFILES,
-    BatchPlan,
-    BatchPolicy,
-    BuildPlan,
-    EngineArtifact,
-    OnnxArtifact,
-)
+from trtopt.records import MAX_PROFILES, BatchPlan, BatchPolicy, BuildPlan, EngineArtifact, OnnxArtifact
 from trtopt.requests.serve import DeployRequest
 from trtopt.serving.load_folder import check_build_folder, read_plan_at
 from trtopt.serving.triton import (

@@ -23,12 +23,7 @@ from trtopt.serving.planning.setups import NO_COST, Costs, Curve, MeasuredEngine
 from trtopt.serving.planning.simulation import Process, Recorded, arrivals_at, lengths_of
 from trtopt.serving.trial_run import CostJob, TrialJob, TrialResult, TrialRun
 from trtopt.serving.triton import check_backend
-from trtopt.workflows.plan.sources import (
-    Measured,
-    read_arrivals,
-    read_measured,
-    shares_of,
-)
+from trtopt.workflows.plan.sources import Measured, read_arrivals, read_measured, shares_of
 from trtopt.workflows.provenance import command_line, now
 
 PLAN = json_kind("trtopt.plan")

@@ -16,13 +16,7 @@ from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.measure.statistics.summaries import throughput
-from trtopt.records import (
-    BenchPoint,
-    EngineArtifact,
-    Environment,
-    Shape,
-    Trust,
-)
+from trtopt.records import BenchPoint, EngineArtifact, Environment, Shape, Trust
 from trtopt.serving.load_folder import BENCH_FILE
 from trtopt.serving.planning.setups import Curve, EngineMemory, MeasuredEngine
 from trtopt.serving.planning.simulation import Process, Recorded, parse_process, parse_recorded

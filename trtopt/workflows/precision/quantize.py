@@ -37,13 +37,7 @@ from trtopt.precision.existing_qdq import is_quantized
 from trtopt.precision.placement.draft import Precision
 from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.precision.qdq import qdq_format_for
-from trtopt.precision.quantize import (
-    half_nodes,
-    make_rest_half,
-    output_error,
-    peaks_for_rest,
-    quantize_graph,
-)
+from trtopt.precision.quantize import half_nodes, make_rest_half, output_error, peaks_for_rest, quantize_graph
 from trtopt.precision.ranges import MAX
 from trtopt.precision.running import quantizing_bytes
 from trtopt.printable import counted

@@ -19,15 +19,7 @@ from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.profile import profile_point
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.recipe import Recipe
-from trtopt.records import (
-    Backend,
-    DeviceInfo,
-    DevicePeaks,
-    MeasuredPeaks,
-    Peak,
-    read_versioned,
-    to_json,
-)
+from trtopt.records import Backend, DeviceInfo, DevicePeaks, MeasuredPeaks, Peak, read_versioned, to_json
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import TENSORRT
 from trtopt.workers.jobs import CopyJob

@@ -21,14 +21,7 @@ from trtopt.inspect.profile import profile_point
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import batch_sizes
-from trtopt.records import (
-    BenchReport,
-    DevicePeaks,
-    EngineArtifact,
-    Manifest,
-    ProfileReport,
-    read_versioned,
-)
+from trtopt.records import BenchReport, DevicePeaks, EngineArtifact, Manifest, ProfileReport, read_versioned
 from trtopt.records.profile import check_profile
 from trtopt.requests.measure import ProfileRequest
 from trtopt.requests.shared import BackendName
