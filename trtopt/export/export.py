@@ -18,13 +18,7 @@ from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.files.atomic import scratch_beside, writing
 from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file
-from trtopt.onnxio.external_data import (
-    external_files,
-    refers_to_file,
-    size_in_bytes,
-    take_in,
-    take_in_inner,
-)
+from trtopt.onnxio.external_data import external_files, refers_to_file, size_in_bytes, take_in, take_in_inner
 from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.model_file import MODEL
 from trtopt.onnxio.shape_inference import LARGE_BYTES, infer_shapes

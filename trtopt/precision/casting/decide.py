@@ -9,14 +9,7 @@ from itertools import compress
 
 import onnx
 
-from trtopt.onnxio.graph_walk import (
-    OWN_DOMAINS,
-    DisjointNames,
-    attribute,
-    graphs_of,
-    opset_of,
-    subgraphs_of,
-)
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames, attribute, graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.shape_inference import FLOAT, LOW
 from trtopt.precision.casting.rules import (
