@@ -113,8 +113,7 @@ def _wanted(subject: Subject, inputs: Arrays) -> Arrays:
             made = tensors_of(subject.module(*(torch.from_numpy(array.copy()) for array in inputs.values())))
     except Exception as error:
         raise ModelError(
-            f"PyTorch's own module fails: {where(error)}",
-            "correct the module or its example inputs",
+            f"PyTorch's own module fails: {where(error)}", "correct the module or its example inputs"
         ) from error
     return dict(zip(subject.outputs, (tensor.numpy() for tensor in made), strict=True))
 
@@ -175,12 +174,7 @@ def _nudged(inputs: Arrays) -> Arrays:
     }
 
 
-def _explained(
-    subject: Subject,
-    run: Run,
-    sizes: Sizes,
-    problem: str,
-) -> ModelError:
+def _explained(subject: Subject, run: Run, sizes: Sizes, problem: str) -> ModelError:
     """The error for a failed comparison: an axis, if one alone makes it fail, else the numbers."""
     traced = trace_sizes(subject.axes)
     if not compare(subject, run, subject.example(traced))[1]:

@@ -271,9 +271,7 @@ def array_of(tensor: onnx.TensorProto, folder: Path) -> np.ndarray[Any, Any]:
     return np.asarray(raw_bytes(tensor, folder)).view(dtype).reshape(tuple(tensor.dims))
 
 
-def runnable(
-    model: ModelFile,
-) -> tuple[bytes, dict[str, np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]]:
+def runnable(model: ModelFile) -> tuple[bytes, dict[str, np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]]:
     """The model's message, its large weights by name as arrays, mapped from their files, and the packed ones.
 
     Packed are those of types that NumPy and ONNX Runtime do not share (FP8, INT4): the message expects their

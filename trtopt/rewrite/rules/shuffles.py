@@ -197,11 +197,7 @@ def _signature(node: Any) -> Any:
     if foreign or node.op in _NEVER or not all(isinstance(item, plain) for item in node.attrs.values()):
         return None
     attrs = tuple(sorted((key, repr(item)) for key, item in node.attrs.items()))
-    return (
-        node.op,
-        attrs,
-        tuple("" if item.is_empty() else id(item) for item in node.inputs),
-    )
+    return (node.op, attrs, tuple("" if item.is_empty() else id(item) for item in node.inputs))
 
 
 @rule("Equal initializers are merged, and so are identical nodes with identical inputs", "B", "")
