@@ -47,8 +47,8 @@ class PoolUsage(Record, frozen=True, kw_only=True):
 class EnginePool:
     """Runs rows on whichever of its engines suits their number; any thread may call it.
 
-    Each worker has a stream and contexts of its own, and one thread at a time uses it. `policy` is the
-    plan's batching policy, which a `DynamicBatcher` uses; None without a plan.
+    Each of its `workers` has a stream and contexts of its own, and one thread at a time uses it. `policy` is
+    the plan's batching policy, which a `DynamicBatcher` uses; None without a plan.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EnginePool:
         self.policy = policy
         self._process = os.getpid()
         self._device = target.device
-        self._bound_bytes, self._graphs, self._workers = bound_bytes, graphs, workers
+        self._bound_bytes, self._graphs, self.workers = bound_bytes, graphs, workers
         self._changed = threading.Condition()
         self._idle: list[Worker] = []
         self._alive: list[Worker] = []
@@ -144,13 +144,8 @@ class EnginePool:
         return Engine(session, source.artifact, source.offers)
 
     def _new_worker(self) -> Worker:
-        bound_bytes = self._bound_bytes // self._workers
+        bound_bytes = self._bound_bytes // self.workers
         return Worker(self._device, self.catalogue, bound_bytes=bound_bytes, graphs=self._graphs)
-
-    @property
-    def workers(self) -> int:
-        """How many it was opened with."""
-        return self._workers
 
     @property
     def largest_batch(self) -> int:
@@ -242,7 +237,7 @@ class EnginePool:
         problem = error.problem if isinstance(error, TrtoptError) else f"{type(error).__name__}: {error}"
         return WorkerError(
             f"the worker failed: {problem}",
-            f"try again: {len(self._alive)} of {self._workers} workers are left",
+            f"try again: {len(self._alive)} of {self.workers} workers are left",
         )
 
     def usage(self) -> PoolUsage:

@@ -153,8 +153,6 @@ class Simulated:
     @property
     def throughput(self) -> float:
         """Requests answered a second, from the first arrival to the last answer."""
-        if not self.served.any():
-            return 0.0
         return float(self.served.sum() / (np.nanmax(self.end_s) - self.arrival_s[0]))
 
 
