@@ -83,13 +83,13 @@ class Stream(Held, Protocol):
 
 
 class Releasable:
-    """What `release` gives back, unless somebody else does."""
+    """What is released, once, by `release`; unless somebody else does it."""
 
     def __init__(self, release: Callable[[], object] | None = None) -> None:
         self._release = release
 
     def close(self) -> None:
-        """Give it back, once: also where that fails."""
+        """Release it; what has failed once is not tried again."""
         release, self._release = self._release, None
         if release is not None:
             release()
