@@ -18,7 +18,7 @@ from trtopt.serving.engine_selection import Offer
 _WANTED = "give a folder that `trtopt build` made, or a file that `trtopt plan -o` wrote"
 
 
-Latencies = dict[str, tuple[tuple[int, float], ...]]
+Medians = dict[str, tuple[tuple[int, float], ...]]
 """By an engine's SHA-256: (batch, median milliseconds) by ascending batch."""
 
 
@@ -53,7 +53,7 @@ class Opening:
     folder: Path
     vouching: str
     engines: tuple[EngineArtifact, ...]
-    latencies: Latencies
+    latencies: Medians
     workers: int = 1
     policy: BatchPolicy | None = None
 
@@ -113,7 +113,7 @@ BENCH_FILE = "bench.json"
 """A result of `trtopt bench` of this name in a build folder is gone by."""
 
 
-def measured_latencies(folder: Path, engines: tuple[EngineArtifact, ...]) -> Latencies:
+def measured_latencies(folder: Path, engines: tuple[EngineArtifact, ...]) -> Medians:
     """By the result in the folder, as far as it measured these engines."""
     path = folder / BENCH_FILE
     if not path.is_file():
