@@ -76,20 +76,13 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
     A temporary folder is not locked again: its process holds it already, and would wait for itself.
     """
-    if folder.name.startswith(".") and folder.name.endswith(".tmp"):
-        yield
-        return
-    handle: int | None = None
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        if handle is not None:
+    with ExitStack() as opened:
+        if not is_temporary(folder):
             with suppress(OSError):
+                handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                opened.callback(os.close, handle)
                 _take(handle, folder, folder, time.monotonic() + WAIT_S, WAIT_S)
         yield
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def _take(handle: int, lock: Path, what: Path, until: float, wait_s: float) -> None:

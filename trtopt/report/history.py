@@ -27,7 +27,6 @@ from trtopt.report.view import (
 _BARS = "▁▂▃▄▅▆▇█"
 _RUNS_SHOWN = 30
 _TICKS = 20
-_Change = tuple[HistorySeries, HistoryChange]
 _OPEN: dict[str, GateOutcome] = {"UNDECIDED": "undecided", "UNTRUSTWORTHY": "untrustworthy"}
 
 
@@ -84,19 +83,16 @@ def _parts(report: HistoryReport) -> Iterator[Block]:
         Column("newest", lambda one: one.verdict),
     ]
     yield table("", columns, report.series, caption="ms: the newest run's median, or time by throughput")
-    changes = [(one, change) for one in report.series for change in one.changes]
-    if changes:
-        yield table("Changes", _CHANGE_COLUMNS, changes)
+    if changes := [(one, change) for one in report.series for change in one.changes]:
+        changed: list[Column[tuple[HistorySeries, HistoryChange]]] = [
+            Column("engine", lambda row: f"{row[0].engine}, {row[0].mode}", fit="fold"),
+            Column("from the run of", lambda row: row[1].created[:16]),
+            Column("change", lambda row: f"{row[1].figure} {row[1].ratio - 1:+.1%}"),
+            Column("interval", lambda row: f"{row[1].low - 1:+.1%} to {row[1].high - 1:+.1%}"),
+            Column("what changed there", lambda row: _causes_text(row[1]), fit="fold"),
+        ]
+        yield table("Changes", changed, changes)
     yield from map(_chart, report.series)
-
-
-_CHANGE_COLUMNS: list[Column[_Change]] = [
-    Column("engine", lambda row: f"{row[0].engine}, {row[0].mode}", fit="fold"),
-    Column("from the run of", lambda row: row[1].created[:16]),
-    Column("change", lambda row: f"{row[1].figure} {row[1].ratio - 1:+.1%}"),
-    Column("interval", lambda row: f"{row[1].low - 1:+.1%} to {row[1].high - 1:+.1%}"),
-    Column("what changed there", lambda row: _causes_text(row[1]), fit="fold"),
-]
 
 
 def _causes_text(change: HistoryChange) -> str:
