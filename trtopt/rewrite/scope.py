@@ -177,10 +177,11 @@ class Scope:
 
     def constant(self, values: Array, like: str) -> Any:
         """A new initializer, named after `like`; a large one is put into a file."""
-        tensor = weights.constant(values, self.context.fresh(like), self.context.spool)
-        if model_file.is_external(tensor) or values.dtype.kind not in "fiub":  # BF16 has another type there
-            return gs.Constant(tensor.name, LazyValues(tensor))
-        return gs.Constant(tensor.name, np.ascontiguousarray(values).reshape(values.shape))
+        name, spool = self.context.fresh(like), self.context.spool
+        is_small = spool is None or values.nbytes < model_file.SPOOLED_BYTES
+        if is_small and values.dtype.kind in "fiub":  # BF16 has another type there
+            return gs.Constant(name, np.ascontiguousarray(values).reshape(values.shape))
+        return gs.Constant(name, LazyValues(weights.constant(values, name, spool)))
 
     def insert(
         self,
