@@ -92,7 +92,6 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     trained: bool = False
     checkpoint: str | None = None
     """`FILE.py:FUNCTION() -> path` of the weights that come with the model."""
-    checkpoint_note: str = ""
     unused: tuple[str, ...] = ()
     """Patterns of keys that checkpoints of this model hold and the model has no use for."""
     metric: str | None = None
