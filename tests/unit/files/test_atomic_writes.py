@@ -12,7 +12,14 @@ from tests.support import examples
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.files import atomic
 from trtopt.files.atomic import lock, write_atomically
-from trtopt.files.manifests import MANIFEST, is_build_folder, read_manifest, read_verified, write_manifest
+from trtopt.files.manifests import (
+    MANIFEST,
+    is_build_folder,
+    own_files,
+    read_manifest,
+    read_verified,
+    write_manifest,
+)
 from trtopt.files.outputs import check_output, kind_beginning
 from trtopt.records import to_json
 
@@ -228,6 +235,16 @@ def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:
     assert not is_build_folder(tmp_path)
     with pytest.raises(ArtifactError, match="cannot be read"):
         read_verified(tmp_path / MANIFEST, TEN)
+
+
+def test_a_folder_whose_manifest_is_cut_short_is_a_build_that_vouches_for_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / MANIFEST).write_bytes(to_json(examples.manifest())[:200])
+    assert is_build_folder(tmp_path)
+    assert own_files(tmp_path) == {MANIFEST}
+    (tmp_path / MANIFEST).write_text('{"schema": "another.build/1"}')
+    assert not is_build_folder(tmp_path)
 
 
 def test_every_cut_of_a_manifest_is_refused(tmp_path: Path) -> None:
