@@ -60,11 +60,15 @@ def add(request: HistoryAddRequest) -> tuple[Path, ...]:
     added = []
     for path in request.results:
         report = _read(Path(path))
-        kept, content = Path(request.folder) / _name_of(report), to_json(report, indent=None)  # as written
-        if not (kept.is_file() and read_bounded(kept) == content):  # a damaged one is replaced
-            write_atomically(kept, content)
+        kept = Path(request.folder) / _name_of(report)
+        if not _is_at(kept, report):  # a damaged one is replaced
+            write_atomically(kept, to_json(report, indent=None))  # as it was written
         added.append(kept)
     return tuple(added)
+
+
+def _is_at(kept: Path, report: BenchReport) -> bool:
+    return kept.is_file() and read_bounded(kept) == to_json(report, indent=None)
 
 
 def history(request: HistoryRequest) -> HistoryReport:
@@ -76,7 +80,7 @@ def history(request: HistoryRequest) -> HistoryReport:
     if request.result is not None:
         last = _read(Path(request.result))
         name = _name_of(last)
-        if not (folder / name).is_file():
+        if not _is_at(folder / name, last):  # one that was edited there is another
             add_it = f"trtopt history add {folder} {request.result}"
             raise UsageError(f"{folder}: does not hold {request.result}", f"{add_it} adds it")
     series, notes = series_of(_results(folder, name, last))

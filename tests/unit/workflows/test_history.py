@@ -135,6 +135,20 @@ def test_a_slow_result_is_judged_by_itself_whatever_the_clock_of_its_host(
     assert (found.verdict, len(found.runs)) == ("UNDECIDED", 11)
 
 
+def test_a_result_is_not_judged_by_what_was_edited_under_its_name(
+    results: list[Path], tmp_path: Path
+) -> None:
+    folder, slow = tmp_path / "history", tmp_path / "slow.json"
+    slow.write_bytes(to_json(next(runs_of([10.0]))))
+    dated(slow, "2026-02-01T00:00:00+00:00")
+    kept = add(HistoryAddRequest(folder, [*results, slow]))[-1]
+    kept.write_bytes(results[-1].read_bytes())
+    with pytest.raises(UsageError, match=r"slow\.json"):
+        history(HistoryRequest(folder, slow))
+    add(HistoryAddRequest(folder, [slow]))
+    assert history(HistoryRequest(folder, slow)).series[0].verdict == "UNDECIDED"
+
+
 def test_a_result_is_judged_by_what_is_of_its_device_and_no_newer_whatever_files_are_called(
     tmp_path: Path,
 ) -> None:
