@@ -93,6 +93,8 @@ def _results(folder: Path, name: str, last: BenchReport | None) -> Iterator[Name
     """What is of the device of `last`, and no newer, or all."""
     for path in sorted(folder.glob("*.json")):
         try:
+            if not path.is_file():  # a pipe would be waited for
+                raise ArtifactError(f"{path}: is no file", "move it out of the folder")
             report = _read(path)
         except TrtoptError as error:
             yield path.name, error

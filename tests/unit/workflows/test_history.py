@@ -95,6 +95,8 @@ def test_a_damaged_file_that_may_be_the_newest_leaves_the_gate_shut(
     assert history(HistoryRequest(folder)).series[0].verdict == "UNTRUSTWORTHY"
     add(HistoryAddRequest(folder, results))
     assert history(HistoryRequest(folder)).series[0].verdict == "SAME"
+    os.mkfifo(folder / "z.json")
+    assert history(HistoryRequest(folder)).series[0].verdict == "UNTRUSTWORTHY"
 
 
 def dated(path: Path, created: str) -> None:
