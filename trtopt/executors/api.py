@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from trtopt.builder.engine import BuildJob
 from trtopt.device.cuda.probe import first_gpu
@@ -18,6 +18,8 @@ from trtopt.records.base import JobResult
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.jobs import IdentifyJob
 from trtopt.workers.supervisor import run_all_jobs
+
+Done = TypeVar("Done")
 
 
 class Executor(Protocol):
@@ -113,18 +115,17 @@ def run_job(
     return result
 
 
-def run_in_threads(executor: Executor, works: Sequence[Callable[[], None]]) -> None:
-    """Do all works, as many at a time as the executor takes; an error of one ends the others."""
+def run_in_threads(executor: Executor, works: Sequence[Callable[[], Done]]) -> list[Done]:
+    """What works come to, as many done at a time as the executor takes; an error of one ends the others."""
     if executor.at_once == 1 or len(works) == 1:
-        for work in works:
-            work()
-        return
+        return [work() for work in works]
     with ThreadPoolExecutor(min(len(works), executor.at_once), thread_name_prefix="jobs") as threads:
         running = [threads.submit(work) for work in works]
         try:
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             for one in done:
                 one.result()
+            return [one.result() for one in running]
         except BaseException:  # Ctrl-C too: the block's end waits for all threads
             executor.cancel()
             threads.shutdown(wait=False, cancel_futures=True)

@@ -169,28 +169,26 @@ def try_candidates(
     for one in chosen:
         why = f": {one.change.evidence}" if one.change.evidence else ""
         setup.listener.note(f"{one.change.name}: {one.entry.expected_gain:+.2%} expected{why}")
-    tried: dict[int, tuple[LedgerEntry, Built | None]] = {}
 
-    def attempt(place: int, own: Listener) -> None:
+    def attempt(place: int, own: Listener) -> tuple[LedgerEntry, Built | None]:
         """A failure is its outcome."""
         change, entry = chosen[place].change, chosen[place].entry
         try:
             built = evaluation.build_candidate(incumbent, change, scratch / str(place), limit_s, own)
             entry = evaluation.race(entry, built, incumbent, limit_s, own)
-            tried[place] = entry, built if entry.verdict == "accepted" else None
         except OutputError:
             raise
         except TrtoptError as error:
-            tried[place] = msgspec.structs.replace(entry, reason=error.summary), None
+            return msgspec.structs.replace(entry, reason=error.summary), None
+        return entry, built if entry.verdict == "accepted" else None
 
-    if len(chosen) == 1:
-        attempt(0, setup.quiet)
-    else:
+    listeners = [setup.quiet]
+    if len(chosen) > 1:
         setup.quiet.plans([one.change.name for one in chosen])
         together = setup.quiet.for_threads()
-        attempts = [partial(attempt, place, together.of_job(place)) for place in range(len(chosen))]
-        run_in_threads(setup.executor, attempts)
-    outcomes = [tried[place] for place in range(len(chosen))]
+        listeners = [together.of_job(place) for place in range(len(chosen))]
+    attempts = [partial(attempt, place, own) for place, own in enumerate(listeners)]
+    outcomes = run_in_threads(setup.executor, attempts)
     if any(entry.verdict == "failed" for entry, _ in outcomes):
         setup.folder.check_undamaged("while it was tuned")  # or it is no fault of theirs
     better = next((place for place, (_, built) in enumerate(outcomes) if built), len(outcomes) - 1)
