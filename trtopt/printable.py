@@ -39,3 +39,8 @@ def spelled_out(error: UnicodeError) -> tuple[str, int]:
     lacking = error.object[error.start : error.end]
     escaped = (_SPELLINGS.get(one) or one.encode("ascii", "backslashreplace").decode() for one in lacking)
     return "".join(escaped), error.end
+
+
+def size_text(size_bytes: int) -> str:
+    """A size with its unit."""
+    return f"{size_bytes / 2**30:,.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:,.1f} MiB"

@@ -144,7 +144,7 @@ def test_too_little_room_for_temporary_files_is_reported_before_the_work(
     gated = gated_layers(tmp_path / "model", wide=256, layers=1)
     few = type("Usage", (), {"free": 1 << 10})
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: few)
-    with pytest.raises(OutputError, match=r"(?s)up to 0\.0 GiB of .* elsewhere with output"):
+    with pytest.raises(OutputError, match=r"(?s)up to 1\.5 MiB of .* elsewhere with output"):
         trtopt.cast(gated / "m.onnx", tmp_path / "half.onnx", precision="fp16")
     assert list(tmp_path.iterdir()) == [gated]
     half = gated / "half.onnx"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from trtopt.device.api import DeviceMemory
 from trtopt.errors import DeviceMemoryError
+from trtopt.printable import size_text
 
 _log = logging.getLogger(__name__)
 _SHOWN_HOLDERS = 3
@@ -34,17 +35,13 @@ def _shortage(needs: str, parts: Mapping[str, int], device_memory: DeviceMemory 
     total = sum(parts.values())
     if device_memory is None or total <= device_memory.free_bytes:
         return None
-    of = ", ".join(f"{name} {_size(nbytes)}" for name, nbytes in parts.items() if nbytes)
-    message = f"{needs} {_size(total)} of device memory ({of}), and {_size(device_memory.free_bytes)}"
-    message += f" of {_size(device_memory.total_bytes)} are free"
+    of = ", ".join(f"{name} {size_text(nbytes)}" for name, nbytes in parts.items() if nbytes)
+    message = f"{needs} {size_text(total)} of device memory ({of}), and {size_text(device_memory.free_bytes)}"
+    message += f" of {size_text(device_memory.total_bytes)} are free"
     held = [
         f"{'this process' if holder.pid == os.getpid() else f'process {holder.pid}'}"
-        + (f" ({_size(holder.nbytes)})" if holder.nbytes is not None else "")
+        + (f" ({size_text(holder.nbytes)})" if holder.nbytes is not None else "")
         for holder in device_memory.holders[:_SHOWN_HOLDERS]
     ]
     more = len(device_memory.holders) - len(held)
     return message + (f"; held by {', '.join(held)}" if held else "") + (f" and {more} more" if more else "")
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 2**30:,.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:,.1f} MiB"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trtopt.errors import OutputError
+from trtopt.printable import size_text
 
 _NOTED_BYTES = 1 << 30
 Note = Callable[[str], object]
@@ -29,13 +30,9 @@ def check_temporary_room(needed: int, note: Note = silent) -> None:
 
 def _check_room(folder: Path, needed: int, note: Note, otherwise: str) -> None:
     free = shutil.disk_usage(folder).free
-    message = f"this takes up to {gib(needed)} of temporary files in {folder}, where {gib(free)} are free"
+    needs, has = size_text(needed), size_text(free)
+    message = f"this takes up to {needs} of temporary files in {folder}, where {has} are free"
     if needed > free:
         raise OutputError(message, f"free some space, or {otherwise}")
     if needed >= _NOTED_BYTES:
         note(message)
-
-
-def gib(size: int) -> str:
-    """For people."""
-    return f"{size / 2**30:.1f} GiB"

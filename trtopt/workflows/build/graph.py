@@ -14,8 +14,8 @@ from trtopt.errors import InvalidModelError, ModelError, UsageError
 from trtopt.files.atomic import scratch_beside, write_atomically, writing
 from trtopt.files.manifests import MANIFEST
 from trtopt.onnxio import model_file
-from trtopt.onnxio.disk_space import gib
 from trtopt.onnxio.model_info import load_graph, read_onnx
+from trtopt.printable import size_text
 from trtopt.recipe import BEST, Recipe, io_request
 from trtopt.records import Backend, EngineArtifact, Manifest, OnnxArtifact, RewriteSummary, to_json
 from trtopt.records.precision import OutputDifference
@@ -112,7 +112,9 @@ def rewrite_into(
     size = sum(file.stat().st_size for file in model_file.load(source).files)
     free = _available_memory()
     if free is not None and size > free:  # weights are mapped; each run would read them from the disk again
-        return unchanged(f"not rewritten: its weights take {gib(size)}, of memory {gib(free)} are free")
+        return unchanged(
+            f"not rewritten: its weights take {size_text(size)}, of memory {size_text(free)} are free"
+        )
     copy, target = folder / MODEL_FILE, target_of(backend).name
     try:
         trace = rewrite_model(
