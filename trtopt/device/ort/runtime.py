@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from trtopt.device.api import (
@@ -360,8 +361,8 @@ def _settings_of(engine: bytes) -> BuildSettings:
         return BuildSettings()
     kept = {entry.key: entry.value for entry in _parsed(engine).metadata_props}
     try:
-        settings = BuildSettings(**json.loads(kept.get(KEY, "{}")))
-    except (TypeError, ValueError):
+        settings = msgspec.json.decode(kept.get(KEY, "{}"), type=BuildSettings)
+    except msgspec.DecodeError:
         settings = None
     if (
         settings is None

@@ -56,7 +56,13 @@ def test_a_setting_of_tensorrt_is_refused() -> None:
         built(BuildSettings(tiling="full"))
 
 
-@pytest.mark.parametrize("text", ["{", '["all"]', '{"graph_optimization": "best"}', '{"unknown": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", '["all"]', '{"unknown": 1}', '{"intra_op_threads": "two"}'),
+        *('{"graph_optimization": "best"}', '{"graph_optimization": ["all"]}'),
+    ],
+)
 def test_settings_that_were_edited_are_refused(text: str) -> None:
     model = onnx.load(DIGITS)
     model.metadata_props.add(key=KEY, value=text)
