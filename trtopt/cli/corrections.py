@@ -275,7 +275,14 @@ def _meaning(command: click.Command, name: str) -> _Meaning | None:
         return None
     flags = [flag for one in command.params for flag in (*one.opts, *one.secondary_opts)]
     near = difflib.get_close_matches(name, flags, n=1, cutoff=_ALIKE)
+    if not near and any(flag.startswith(f"{name}-") for flag in flags):
+        return _Meaning(read=partial(_as_switch, flags, name))
     return _Meaning(near) if near else None
+
+
+def _as_switch(flags: Sequence[str], name: str, value: str) -> list[str]:
+    """`--for triton` is `--for-triton`; a ValueError says that there is no such switch."""
+    return [flags[flags.index(f"{name}-{value}")]]
 
 
 def _as_goal(flag: str, limit: str) -> list[str]:

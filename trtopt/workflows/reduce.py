@@ -128,7 +128,7 @@ def reduce(request: ReduceRequest, listener: Listener = SILENT) -> ReduceReport:
         assert part is not None
         model_file.save(model_file.load(part.model), out, beside=(inputs, part.data.read_bytes()))
         if found.minimal:
-            journal.unlink()
+            journal.unlink(missing_ok=True)
     nodes = [model.proto.graph.node[place] for place in found.kept]
     return ReduceReport(
         created=now(),
@@ -204,7 +204,7 @@ def _record(model: ModelFile, data: str | Path | None, folder: Path) -> tuple[Ar
         TensorSpec(name=name, dtype=graph.dtypes[name], shape=graph.shapes[name])
         for node in graph.nodes
         for name in node.outputs
-        if name in graph.shapes.keys() - known.keys()
+        if name in graph.shapes and name not in known
         if graph.dtypes.get(name, "unknown") not in ("unknown", "object")
     ]
     guessed = random_batch(unknown, graph.shapes)
@@ -260,8 +260,8 @@ class Journal:
         self.found: dict[str, tuple[Symptom, ...]] = {}
         if path.exists():
             steps = read_bounded(path).removeprefix(_HEADER)
-            with suppress(msgspec.DecodeError):  # edited: all are run again
-                self.found = msgspec.json.decode(steps, type=dict[str, tuple[Symptom, ...]])
+            with suppress(ValueError, RecursionError, msgspec.ValidationError):  # edited: all are run again
+                self.found = msgspec.convert(json.loads(steps), dict[str, tuple[Symptom, ...]])
 
     def key(self, *subject: object) -> str:
         """The key of a step."""

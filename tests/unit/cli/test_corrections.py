@@ -51,6 +51,8 @@ def written(text: str) -> list[str]:
         ("tune m.onnx --time 10m", "tune m.onnx --budget 10m"),
         ("diff a.onnx b.onnx --html d.html", "diff a.onnx b.onnx -o d.html"),
         ("deploy g", "deploy triton g -o models"),
+        ("plan s -o p --slo p99=9ms --for triton", "plan s -o p --slo p99=9ms --for-triton"),
+        ("plan s -o p --slo p99=9ms --for=triton", "plan s -o p --slo p99=9ms --for-triton"),
         ("triton g", "deploy triton g -o models"),
         ("deploy tritn g --name n", "deploy triton g --name n -o models"),
         ("optimize m.onnx --latency 10ms", "optimize m.onnx --slo p99=10ms"),
@@ -106,6 +108,8 @@ def test_an_argument_too_many_is_answered_with_its_option(
         "plan",
         "cast",
         "history ad x",
+        "plan s -o p --slo p99=9ms --for sagemaker",
+        "plan s -o p --slo p99=9ms --for",
     ],
 )
 def test_what_cannot_be_meant_is_answered_with_no_line(guess: str) -> None:

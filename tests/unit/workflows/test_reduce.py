@@ -18,7 +18,8 @@ import trtopt
 from tests.support.command_line import DIGITS
 from tests.support.graphs import model_of, value
 from trtopt.errors import MeasurementError, ModelError, OutputError, UnsupportedOpError, UsageError
-from trtopt.workflows.reduce import JOURNAL
+from trtopt.records import Symptom
+from trtopt.workflows.reduce import JOURNAL, Journal
 
 SHAPE = ("N", 4, 8, 8)
 
@@ -164,6 +165,17 @@ sys.exit(int(count("Det") and count("Tanh") >= 2))"""
     assert len(ran.read_text()) == 7 + report.steps - report.resumed
     assert [node.op for node in report.nodes].count("Tanh") == 2
     assert (out.exists(), journal.exists()) == (True, False)
+
+
+def test_a_journal_keeps_names_that_are_no_text_and_forgets_what_was_edited(tmp_path: Path) -> None:
+    path = tmp_path / "part.onnx.journal"
+    journal = Journal(path, "terms")
+    journal.add("key", (Symptom(kind="error", signature="BuildError", detail="/data/\udcff/m.onnx"),))
+    assert Journal(path, "terms").found == journal.found
+    for edit in (b'{"key": 1}', b'{"key": [', b"[" * 100_000):
+        path.write_bytes(path.read_bytes().partition(b"\n")[0] + b"\n" + edit)
+        assert JOURNAL.is_own(path)
+        assert Journal(path, "terms").found == {}
 
 
 def test_steps_that_are_spent_leave_the_best_so_far_and_the_journal(refused: Path, tmp_path: Path) -> None:
