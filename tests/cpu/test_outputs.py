@@ -186,3 +186,14 @@ def test_links_in_a_circle_are_no_place_to_write_to(
     options = ("--backend", "onnxruntime") if command == "build" else ()
     trtopt_cli.fails(UsageError.exit_code, command, DIGITS, "-o", circle, *options)
     assert circle.readlink() == Path("circle")
+
+
+@pytest.mark.parametrize("line", ["def made(): sys.exit()", "sys.exit()"])
+def test_a_users_code_that_ends_the_process_is_no_success(line: str, trtopt_cli: CommandLine) -> None:
+    """As a script does whose last line is `sys.exit(main())`: a gate had passed, and nothing was compared."""
+    (trtopt_cli.folder / "own.py").write_text(f"import sys\n{line}\n")
+    check = ("check", DIGITS, "--against", DIGITS, "--min-cosine", "0.9", "--data")
+    for command in (check, ("export", "-o", "x.onnx")):
+        done = trtopt_cli(*command, "own.py:made")
+        assert done.returncode in (TrtoptError.exit_code, UsageError.exit_code)
+        assert "Traceback" not in done.stderr

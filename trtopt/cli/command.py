@@ -83,7 +83,16 @@ class Command(click.Command):
                 given = {one.name: values.pop(one.name) for one in fields_of(self._class)}
                 is_whole = all(given[one] is not None for one in self._optional)
                 values["request"] = self._class(**given) if is_whole else None
-            return ctx.invoke(self.callback, **values)  # type: ignore[arg-type]
+            try:
+                return ctx.invoke(self.callback, **values)  # type: ignore[arg-type]
+            except SystemExit as ended:
+                from trtopt.errors import UsageError
+
+                if ended.code:  # a signal's, or one of the user's code
+                    raise
+                raise UsageError(
+                    "your code ended the process before the command was done", "call no sys.exit() in it"
+                ) from ended
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """With the options that are needed: a usage error prints them, all that is missing at once."""

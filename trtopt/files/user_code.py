@@ -30,7 +30,7 @@ def function_of_user(reference: str) -> Callable[..., Any]:
             f"{reference}: no module named {error.name!r}",
             "run from the folder that holds it, or set PYTHONPATH",
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that is not guarded by its name ends the process
         raise UsageError(f"{reference}: importing it failed: {where(error)}", "correct the module") from error
     finally:
         sys.path.remove(here)
