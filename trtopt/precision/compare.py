@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -38,15 +39,13 @@ _SAFE_EXPONENT = 400
 _LEAST_DB, _MOST_DB = -999.0, 200.0
 
 
-def _dot(first: NDArray[np.float64], second: NDArray[np.float64]) -> np.longdouble:
-    """Σ x·y, which overflows and vanishes where extended precision does, far beyond FP64's range."""
+def _dot(first: NDArray[np.float64], second: NDArray[np.float64]) -> Decimal:
+    """Σ x·y, also where products leave FP64's range; extended precision has no other on some systems."""
     exponents = [int(np.frexp(np.abs(values).max(initial=0.0))[1]) for values in (first, second)]
-    with np.errstate(over="ignore"):
-        found: np.longdouble = np.longdouble(first @ second)
-    if max(map(abs, exponents)) > _SAFE_EXPONENT:
-        left, right = (np.ldexp(one, -power) for one, power in zip((first, second), exponents, strict=True))
-        found = np.ldexp(np.longdouble(left @ right), sum(exponents))
-    return found
+    if max(map(abs, exponents)) <= _SAFE_EXPONENT:
+        return Decimal(float(first @ second))
+    left, right = (np.ldexp(one, -power) for one, power in zip((first, second), exponents, strict=True))
+    return Decimal(float(left @ right)) * Decimal(2) ** sum(exponents)
 
 
 class Deviation:
@@ -59,7 +58,7 @@ class Deviation:
         self._resized = 0
         self._integer = False
         self._largest = 0.0
-        self._reference = self._other = self._dot = self._error = np.longdouble(0)
+        self._reference = self._other = self._dot = self._error = Decimal(0)
 
     def add(self, reference: NDArray[Any], other: NDArray[Any]) -> None:
         """Take a batch of both, of one shape and any numeric type."""
@@ -107,14 +106,14 @@ class Deviation:
         """In dB; None without any error, minus infinity for an error on a reference that is all zero."""
         if not self._error:
             return None
-        return float(10 * np.log10(self._reference / self._error)) if self._reference else -math.inf
+        return float(10 * (self._reference / self._error).log10()) if self._reference else -math.inf
 
     @property
     def _cosine(self) -> float:
         if not (self._reference and self._other):
             is_unknown = self._resized > 0 and not self._values
             return float(self._reference == self._other and not is_unknown)
-        cosine = self._dot / (np.sqrt(self._reference) * np.sqrt(self._other))
+        cosine = self._dot / (self._reference.sqrt() * self._other.sqrt())
         return max(-1.0, min(1.0, float(cosine)))
 
     def result(self) -> OutputDifference:

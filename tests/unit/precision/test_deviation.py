@@ -49,6 +49,17 @@ def test_an_error_on_nothing_is_the_worst() -> None:
     assert (found.sqnr_db, found.cosine) == (-999.0, 0.0)
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e-200, 1e200, 1e300])
+def test_errors_whose_squares_leave_the_range_of_fp64_count(size: float) -> None:
+    """Warnings are errors here: products of both signs, summed before they are scaled, are ∞ - ∞."""
+    reference, other = np.random.default_rng(1).standard_normal((2, 1000))
+    usual, extreme = Deviation("y"), Deviation("y")
+    usual.add(reference, other)
+    extreme.add(size * reference, size * other)
+    assert extreme.result().cosine == pytest.approx(usual.result().cosine, rel=1e-9)
+    assert extreme.result().sqnr_db == pytest.approx(usual.result().sqnr_db, rel=1e-9)
+
+
 def test_values_that_are_not_finite_in_one_only_are_counted_apart() -> None:
     deviation = Deviation("y")
     deviation.add(np.array([1, np.inf, np.nan, 2, -np.inf]), np.array([1, np.inf, np.nan, np.nan, np.inf]))
