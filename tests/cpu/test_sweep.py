@@ -202,6 +202,16 @@ def test_an_engine_that_is_no_longer_what_was_measured_is_built_and_measured_aga
     assert not any("batch1" in name for name in changed)
 
 
+def test_points_whose_graph_is_no_longer_what_their_engines_were_built_of_are_not_measured(
+    pair: tuple[Path, SweepReport],
+) -> None:
+    folder, _ = pair
+    shutil.copy(folder / "builds" / "model" / "batch1.onnx", folder / "builds" / "model" / "model.onnx")
+    with pytest.raises(MeasurementError):
+        trtopt.sweep(DIGITS, folder, batch=(1, 2), **QUICK)
+    assert read_sweep(folder).measured == ()
+
+
 def test_a_result_of_another_engine_is_no_point_s(pair: tuple[Path, SweepReport]) -> None:
     folder, report = pair
     point = report.points[1]

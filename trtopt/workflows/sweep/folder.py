@@ -286,6 +286,7 @@ class Builds:
             listener=listener,
             limit_s=swept.recipe.build_timeout,
         ).with_caches(swept.recipe, swept.folder, swept.request.cache_dir)
+        self._graphs: dict[Path, OnnxArtifact] = {}
         self._refused: dict[str | None, TrtoptError] = {}
 
     def find(self, setting: SweepSetting) -> PointEngine | None:
@@ -293,7 +294,7 @@ class Builds:
         folder = self._folder(setting)
         try:
             manifest = read_manifest(folder)
-            key = self._plan(manifest, setting).key
+            key = self._plan(folder, manifest, setting).key
             engine = next((one for one in manifest.engines if one.plan.key == key), None)
             if engine is None or sha256_of(folder / engine.path) != engine.sha256:
                 return None
@@ -335,8 +336,8 @@ class Builds:
                     prepared, work, ignore=without, copy_function=shutil.copyfile, dirs_exist_ok=True
                 )
         manifest = self._manifest(setting)
-        graph, *_ = verified_graphs(folder, manifest)
-        return EngineRequest(graph, self._plan(manifest, setting), folder)
+        plan = self._plan(folder, manifest, setting)
+        return EngineRequest(self._graph_of(folder, manifest), plan, folder)
 
     def _enter(self, setting: SweepSetting, engine: EngineArtifact) -> PointEngine:
         """Enter an engine into its folder's manifest."""
@@ -362,9 +363,14 @@ class Builds:
         axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
         return self._swept.folder / "builds" / file_name("-".join((_name(setting.precision), *axes)))
 
-    def _plan(self, manifest: Manifest, setting: SweepSetting) -> BuildPlan:
+    def _graph_of(self, folder: Path, manifest: Manifest) -> OnnxArtifact:
+        if folder not in self._graphs:
+            self._graphs[folder] = verified_graphs(folder, manifest)[0]
+        return self._graphs[folder]
+
+    def _plan(self, folder: Path, manifest: Manifest, setting: SweepSetting) -> BuildPlan:
         recipe = self._swept.recipe_for(setting)
-        (plan,) = make_plans(manifest.onnx, recipe, self._swept.builder.backend)
+        (plan,) = make_plans(self._graph_of(folder, manifest), recipe, self._swept.builder.backend)
         return plan
 
     def _graph_folder(self, precision: str | None) -> Path:
