@@ -52,9 +52,10 @@ from typing import Any
 import numpy as np
 
 from trtopt.data.random_inputs import random_batch
-from trtopt.device.api import Context, Device, DeviceBuffer, Session, Stream, Target
+from trtopt.device.api import Context, Device, DeviceBuffer, Graph, Session, Stream, Target
 from trtopt.device.backends import open_target
-from trtopt.errors import GraphCaptureError
+from trtopt.device.cuda.cuda_python import load_runtime
+from trtopt.errors import DeviceError, GraphCaptureError
 from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.measure.loop.inference_stream import device_buffers, fill, host_buffers
 from trtopt.measure.loop.sampling import no_garbage_collection
@@ -137,6 +138,20 @@ class GivenScratch:
         return context
 
 
+def on_stream(graph: Graph, stream: Stream) -> Graph:
+    """The same graph, launched on another stream than where it was captured; it ends with the first."""
+    runtime = load_runtime()
+    (executable,) = graph._release.args  # type: ignore[union-attr]  # of what destroys it
+    call, success, handle = runtime.cudaGraphLaunch, runtime.cudaError_t.cudaSuccess, stream.handle
+
+    def launch() -> None:
+        (status,) = call(executable, handle)
+        if status != success:
+            raise DeviceError(f"launching a graph: {status.name}", "see whether the GPU is healthy")
+
+    return Graph(launch, lambda: None)
+
+
 class Subject:
     """A context with its inputs and outputs, replayed as a CUDA graph where there is one."""
 
@@ -165,6 +180,8 @@ class Subject:
         """The same graph on another stream; this one closes it."""
         other = copy(self)
         other._stream, other._events = stream, [self._device.event(), self._device.event()]
+        if self._graph is not None:
+            other._graph = on_stream(self._graph, stream)
         other.launch()
         other.wait()
         return other
@@ -245,12 +262,12 @@ class Bench:
 
     def context_on(self, session: Session, scratch: DeviceBuffer, resources: ExitStack) -> Context:
         """An execution context on given scratch memory."""
-        own = session._engine  # type: ignore[attr-defined]
-        session._engine = GivenScratch(own, scratch.address)  # type: ignore[attr-defined]
+        own = session.engine  # type: ignore[attr-defined]  # TensorRT's
+        session.engine = GivenScratch(own, scratch.address)  # type: ignore[attr-defined]
         try:
             return self.context(session, resources)
         finally:
-            session._engine = own  # type: ignore[attr-defined]
+            session.engine = own  # type: ignore[attr-defined]
 
     def scratch(self, session: Session, resources: ExitStack) -> DeviceBuffer:
         """As much as a context of the session needs."""
