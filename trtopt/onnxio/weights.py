@@ -78,8 +78,7 @@ def weight_alarms(model: ModelFile) -> tuple[str, ...]:
             *part.initializer,
             *(a.t for node in part.node for a in node.attribute if a.HasField("t")),
         )
-        if item.data_type in (*FLOATS, onnx.TensorProto.DOUBLE)
-        and not _is_sound(array_of(item, model.folder))
+        if item.data_type in FLOATS_AND_DOUBLE and not _is_sound(array_of(item, model.folder))
     ]
     if not odd:
         return ()

@@ -18,7 +18,7 @@ from trtopt.files.atomic import scratch_beside
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.external_data import size_in_bytes
-from trtopt.onnxio.graph_walk import opset_of, parts_of
+from trtopt.onnxio.graph_walk import graphs_of, opset_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import declare_outputs, fix_inputs
 from trtopt.onnxio.weights import weight_alarms
@@ -96,13 +96,14 @@ class _Proof:
         """Limits of the check of `outcome`: what was not run of it, or on which inputs."""
         if not self._reference:
             return ["no rule was applied, so nothing was run: whether the model runs at all is not known"]
-        which = {"batch": "first axes", "all": "axes"}
-        limits = [
-            f"checked where {which[kind]} without a name are equally long: on others the model did not run"
-            for kind in {feed.alike for feed in self._inputs} - {""}
-        ]
         if self._inputs == (*self._real,):
             limits = [f"checked on {self._real[0].name} alone: the model runs on no random input"]
+        else:
+            limits = [
+                f"checked where {axes} without a name are equally long: on others the model did not run"
+                for kind, axes in (("batch", "first axes"), ("all", "axes"))
+                if any(feed.alike == kind for feed in self._inputs)
+            ]
         return [*limits, *notes_on_branches(outcome.model, self._inputs)]
 
     def of(self, outcome: Outcome, kind: Exactness) -> tuple[Deviation, ...]:
@@ -201,7 +202,7 @@ def rewrite_model(
     typing = type_graph(frozen, io, data=data, check=check)
     original = typing.model
     prepared = prepare.prepare(original)
-    lowered = _constants_in(original.proto) - _constants_in(prepared.proto)
+    lowered = _weights_in(prepared.proto) - _weights_in(original.proto)
     notes, failed = _on_defaults(original), list[Undone]()
     if shapes:
         notes = [*_on_shapes(loaded.proto, frozen.proto), *notes]
@@ -255,8 +256,8 @@ def rewrite_model(
     return msgspec.structs.replace(trace, seconds=time.perf_counter() - began)
 
 
-def _constants_in(model: onnx.ModelProto) -> int:
-    return sum(node.op_type == "Constant" for part in parts_of(model) for node in part.node)
+def _weights_in(model: onnx.ModelProto) -> int:
+    return sum(len(part.initializer) + len(part.sparse_initializer) for part in graphs_of(model.graph))
 
 
 def _freeze(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int | None]]) -> onnx.ModelProto:

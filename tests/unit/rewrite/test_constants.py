@@ -80,6 +80,16 @@ def test_a_constant_of_any_kind_is_carried(
     np.testing.assert_array_equal(found, wanted)
 
 
+def test_constants_of_functions_count_at_each_call(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
+        g (float[2,4] x) => (float[2,4] y) {a = own.twice(x) y = own.twice(a)}
+        <domain: "own", opset_import: ["": 17]>
+        twice (u) => (v) {c = Constant<value_floats=[2.0]>() v = Mul(u, c)}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", check=False)
+    assert trace.constants_lowered == 2
+
+
 def test_a_constant_that_is_an_output_stays_and_holds_a_tensor(tmp_path: Path) -> None:
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("a", "b")]
     kinds: list[dict[str, Any]] = [{"value_floats": [1.0, 2.0]}, {"value_floats": [3.0, 4.0]}]

@@ -33,11 +33,13 @@ def _channels(node: Any, *, inputs: bool = False) -> int:
 
 def _spread(node: Any, values: Array, *, inputs: bool = False) -> Array:
     """A value for each output channel, or input channel, in a shape that broadcasts to the weight's."""
-    axis, shape = _channel_axis(node, inputs=inputs), list(node.inputs[1].shape)
+    axis, shape = _channel_axis(node, inputs=inputs), node.inputs[1].shape
     rows, ones = values.reshape(_groups(node, axis), -1), [1] * (len(shape) - 2)
     if not axis:
         return rows.reshape(-1, 1, *ones)
-    return np.repeat(rows, shape[0] // len(rows), axis=0).reshape(shape[0], -1, *ones)
+    if len(rows) > 1:  # each group's channels for all rows of its own
+        rows = np.repeat(rows, shape[0] // len(rows), axis=0)
+    return rows.reshape(*rows.shape, *ones)
 
 
 def why_not_scale(scope: Scope, node: Any) -> str | None:
