@@ -252,7 +252,10 @@ def _along(
 
     def find(step: Step) -> list[Rows]:
         rows = step.only_input()
-        worked = axes(step, len(rows.shape))
+        try:
+            worked = axes(step, len(rows.shape))
+        except ValueError:  # of zip: ONNX's checker does not count them
+            raise MixesError("has more or fewer numbers than axes") from None
         if rows.axis in worked:
             raise MixesError(why_not)
         is_dropped = reduces and not step.attribute("keepdims", 1)
@@ -308,7 +311,8 @@ def _padded_axes(step: Step, rank: int) -> Collection[int]:
 
 
 def _repeated_axes(step: Step, rank: int) -> Collection[int]:
-    return [axis for axis, times in enumerate(step.numbers("repeats", 1) or ()) if times != 1]
+    repeats = step.numbers("repeats", 1) or ()
+    return [axis for axis, times in zip(range(rank), repeats, strict=True) if times != 1]
 
 
 def _layer_norm(step: Step) -> list[Rows]:

@@ -121,6 +121,16 @@ def test_a_batch_that_cannot_be_patched_is_an_error(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 
+@pytest.mark.parametrize("node", ["Pad(x, n)", "Slice(x, n, to, n)", "Tile(x, n)"])
+def test_numbers_that_are_not_one_for_each_axis_are_an_error(node: str, tmp_path: Path) -> None:
+    text = f"g (float[2,4] x) => (float y) <int64[1] n = {{0}}, int64[2] to = {{9,9}}> {{y = {node}}}"
+    proto = model(text)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(proto, tmp_path / "in.onnx")
+    with pytest.raises(FixedBatchError):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+
+
 def test_a_batch_that_is_dynamic_already_is_said_so(tmp_path: Path) -> None:
     onnx.save(model("g (float[N,4] x) => (float[N,4] y) {y = Relu(x)}"), tmp_path / "in.onnx")
     with pytest.raises(FixedBatchError, match="already"):
