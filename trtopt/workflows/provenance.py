@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import asdict
 
 from trtopt.device.environment import survey as survey
@@ -75,8 +75,14 @@ def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms 
             f"{what} with {there.backend}, here is {here.backend}",
             "figures of two versions do not compare: choose another folder with -o",
         )
+    try:
+        terms = "; ".join(_differences(asdict(there), asdict(here), "now"))
+    except msgspec.DecodeError as error:
+        raise ArtifactError(
+            f"{what} with a recipe that cannot be read: {error}", "choose another folder with -o"
+        ) from None
     raise ArtifactError(
-        f"{what} on other terms: {'; '.join(_differences(asdict(there), asdict(here), 'now'))}",
+        f"{what} on other terms: {terms}",
         "give the options that it began with, or choose another folder with -o",
     )
 
@@ -85,7 +91,10 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any], word: str) ->
     for name in dict.fromkeys((*one, *other)):
         before, after = one.get(name), other.get(name)
         if before != after and name == "recipe":
-            yield from _differences(json.loads(one[name]), json.loads(other[name]), word)
+            began, given = (
+                msgspec.json.decode(text, type=dict[str, Any]) for text in (one[name], other[name])
+            )
+            yield from _differences(began, given, word)
         elif before != after:
             yield f"{name.removesuffix('_s').replace('_', ' ')} {_shown(before)}, {word} {_shown(after)}"
 

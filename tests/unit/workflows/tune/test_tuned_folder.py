@@ -102,6 +102,9 @@ def test_recipes_differ_by_the_field() -> None:
     newer = msgspec.structs.replace(began, recipe=json.dumps(json.loads(began.recipe) | {"colour": "red"}))
     with pytest.raises(ArtifactError, match="on other terms: colour red, now none"):
         check_same_terms("out: was tuned", newer, began)
+    for edited in ("{", "[1]"):
+        with pytest.raises(ArtifactError, match="recipe that cannot be read"):
+            check_same_terms("out: was tuned", msgspec.structs.replace(began, recipe=edited), began)
 
 
 @pytest.mark.parametrize(
