@@ -63,7 +63,8 @@ def arrivals_s(load: Load, duration_s: float, seed: int = 0) -> list[float]:
     if duration_s <= 0:
         return []
     if load.kind == "constant":
-        return [index / load.rate for index in range(math.ceil(duration_s * load.rate - 1e-9))]
+        count = max(1, math.ceil(duration_s * load.rate - 1e-9))
+        return [index / load.rate for index in range(count)]
     random = np.random.RandomState(seed)
     times, last = [0.0], 0.0
     while last < duration_s:

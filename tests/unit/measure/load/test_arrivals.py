@@ -64,6 +64,7 @@ def test_constant_arrivals_are_evenly_spaced_and_end_before_the_time() -> None:
     assert arrivals_s(Load(4.0), 1.0) == [0.0, 0.25, 0.5, 0.75]
     assert arrivals_s(Load(4.0), 1.01) == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert len(arrivals_s(Load(100.0), 0.07)) == 7  # 0.07 · 100 is a little more than 7
+    assert arrivals_s(Load(1e-9), 1.0) == [0.0]  # the first one comes at once, however rare they are
 
 
 def test_no_time_means_no_arrivals() -> None:
