@@ -144,8 +144,10 @@ def test_what_the_manifest_vouches_for_is_checked_before_it_is_read(folder: Path
 def test_a_locked_build_is_made_of_the_manifest_and_tells_what_differs(
     trtopt_cli: CommandLine, folder: Path
 ) -> None:
-    done = trtopt_cli("build", "--locked", folder, "-v")
+    files = ("--log-file", "log.jsonl", "--json", "manifest.json")
+    done = trtopt_cli("build", "--locked", folder, "-v", *files)
     assert done.returncode == 0, done.stderr
+    assert all((trtopt_cli.folder / name).stat().st_size for name in files[1::2])
     before, after = read_manifest(folder), read_manifest(trtopt_cli.folder / "d.rebuilt")
     assert [engine.plan for engine in after.engines] == [engine.plan for engine in before.engines]
     assert check_folder(trtopt_cli.folder / "d.rebuilt").is_whole

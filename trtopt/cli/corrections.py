@@ -250,7 +250,7 @@ def _meaning(command: click.Command, name: str) -> _Meaning | None:
         if {str(command.name), "*"} & option.words.keys():
             words = partial(_own_words, str(command.name), option)
             return _Meaning(read=words) if option.value else _Meaning(words(""))
-    for one in command.params:
+    for one in sorted(command.params, key=lambda one: isinstance(one, click.Argument)):  # -b is no B
         names = [name for flag in one.opts for name in _OPTIONS.get(flag, "").split()]
         if key in map(fold, (str(one.name), *one.opts, *names)):
             if one.opts[0] in ("--slo", "--max-latency"):
@@ -310,7 +310,12 @@ def _last(words: Sequence[str], word: str) -> int:
 
 def _place(words: list[str], extra: str, command: click.Command, options: Mapping[str, object]) -> bool:
     """Write an argument too many as the value of the option that it must be of; whether there is one."""
-    free = {one.opts[0] for one in command.params if one.name not in options}
+    is_model = extra.endswith(".onnx")
+    free = {
+        one.opts[0]
+        for one in command.params
+        if one.name not in options and not (is_model and one.metavar == "FOLDER")
+    }
     place = _last(words, extra)
     if extra.isdecimal() and "--batch" in words[:place]:  # --batch 1 8 32
         words.pop(place)

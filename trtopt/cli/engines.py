@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from trtopt.cli.command import Group, command
 from trtopt.cli.outputs import (
     NOT_MET,
+    OWN,
     UNTRUSTWORTHY,
     VERBOSITY,
     Export,
@@ -140,8 +141,8 @@ def _refuse_other_options(context: click.Context) -> None:
     options_given = [
         parameter.get_error_hint(context)
         for parameter in context.command.params
-        if parameter.expose_value  # what is printed and logged is no setting
-        and parameter.name not in _ALLOWED_WITH_LOCKED
+        if parameter.expose_value  # how loud it is, and what is written besides, are no settings
+        and parameter.name not in (*_ALLOWED_WITH_LOCKED, *OWN)
         and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     ]
     if options_given:
