@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +170,18 @@ def test_a_full_standard_output_is_an_error(command: tuple[str | Path, ...]) -> 
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == OutputError.exit_code
     assert "Traceback" not in done.stderr
+
+
+def test_a_result_is_shown_though_the_disk_is_full(tmp_path: Path) -> None:
+    def bound_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    line = [sys.executable, "-B", "-m", "trtopt", "lint", str(DIGITS), "--json", str(tmp_path / "l.json")]
+    done = subprocess.run(line, preexec_fn=bound_files, capture_output=True, text=True, check=False)
+    assert done.returncode == OutputError.exit_code
+    assert "odd-product" in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["lint", "rewrite", "build", "models", "check"])

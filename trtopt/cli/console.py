@@ -77,12 +77,14 @@ def show_result(
 ) -> None:
     """Print what warns of the result, its JSON if requested, and its view or what is `shown` of it."""
     warn((*getattr(result, "alarms", ()), *alarms))
-    write_json(result.record())
-    shown = result.view if shown is None else shown
-    if isinstance(shown, View):
-        show_view(shown)
-    else:
-        say(*shown)
+    try:
+        write_json(result.record())
+    finally:  # a full disk does not take the result along
+        shown = result.view if shown is None else shown
+        if isinstance(shown, View):
+            show_view(shown)
+        else:
+            say(*shown)
 
 
 def show_view(view: View) -> None:

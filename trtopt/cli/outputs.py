@@ -123,7 +123,8 @@ class _JsonType(Output):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value or value.endswith(".onnx"):  # the model, where the flag is given no file
-            self.fail("needs a file, or - for standard output: --json -", param, ctx)
+            what = f"{value} is a model: name" if value else "needs"
+            self.fail(f"{what} a file to write, or - for standard output: --json -", param, ctx)
         return JsonOutput(None if value == "-" else Path(value), self._schema, self._indent)
 
 

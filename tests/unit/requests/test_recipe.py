@@ -87,7 +87,7 @@ def test_a_recipe_gives_axes_one_length_or_a_smallest_a_tuned_and_a_largest_one(
 @pytest.mark.parametrize("lengths", ["[]", "[1, 2]", "[3, 2, 4]", "[0]", "[1, 2, 2147483648]"])
 def test_lengths_of_an_axis_that_are_no_range_are_refused(profile: Path, lengths: str) -> None:
     profile.write_text(f"axes = {{seq = {lengths}}}")
-    with pytest.raises(UsageError, match=r"^--axis seq="):
+    with pytest.raises(UsageError, match=r"^--axis seq: "):
         make_recipe(str(profile), {})
 
 
