@@ -336,7 +336,7 @@ def _precision_words(line: Line, data: str | None) -> list[str]:
 def workspace(usage: str, spec: str, unit: str) -> str:
     """MiB, of `workspace:1G`; `unit` is that of a number alone, `usage` the option with what to give."""
     pool, _, text = spec.partition(":")
-    size = size_in(text, unit) if pool == "workspace" else None
+    size = size_in(text, unit) if pool.lower() == "workspace" else None
     if size is None:
         raise UsageError(f"{spec}: cannot be translated", f"give one pool, {usage}")
     return str(max(1, round(size / 2**20)))

@@ -66,14 +66,15 @@ def translate(
     if model is not None:
         commands.append(build_words(line, model, saved, profiles, data))
     if not _only_builds(line):
-        what = [engine, "--trust", engine] if engine else [build_folder(saved, str(model))]
+        what = [build_folder(saved, str(model))] if engine is None else [engine, "--trust", engine]
         shapes = _shapes("--shapes", line.value("--shapes") or "") if "--shapes" in line else None
         words = measured_words(profiles, shapes, is_tuned=engine is None)
         samples = [] if data is None else ["--data", data]
         commands.append(["bench", *what, *words, *_contract_words(trtexec, line), *samples])
     if data is not None and not any("--data" in words for words in commands):
         line.notes.append(f"--data {data}: no effect here: nothing is calibrated or measured")
-    environment = _environment(line.value("--device") or "0", visible)
+    device = line.value("--device")
+    environment = {} if device is None else _environment(device, visible)
     return replace(translation_of(commands, line), environment=environment)
 
 

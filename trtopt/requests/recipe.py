@@ -209,8 +209,8 @@ def check_recipe(recipe: Recipe) -> None:
         is_range = len(lengths) in (1, 3) and list(lengths) == sorted(lengths)
         if not is_range or not 1 <= lengths[0] <= lengths[-1] <= MAX_AXIS:
             raise UsageError(
-                f"--axis {name}: {','.join(map(str, lengths))}: not one length from 1 on, nor a smallest, a tuned "
-                "and a largest one",
+                f"--axis {name}: {','.join(map(str, lengths))}: not one length from 1 on, nor a smallest, "
+                "a tuned and a largest one",
                 f"write, say, --axis {name}=1,128,512; several lengths are measured by trtopt sweep",
             )
     if recipe.ranges and (recipe.batch is not None or not recipe.dynamic):

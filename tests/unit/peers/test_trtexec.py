@@ -121,7 +121,7 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
                 "trtopt bench m.trtopt --batch 5 --contract trtexec-10",
             ],
         ),
-        ("--memPoolSize=workspace:1.5G --skipInference", [f"{BUILD} --workspace 1536"]),
+        ("--memPoolSize=Workspace:1.5G --skipInference", [f"{BUILD} --workspace 1536"]),
         ("--workspace=512 --skipInference", [f"{BUILD} --workspace 512"]),
         ("--stronglyTyped --skipInference", [BUILD]),
         ("--sparsity=disable --hardwareCompatibilityLevel=none --skipInference", [BUILD]),
@@ -138,9 +138,10 @@ def test_a_device_is_counted_among_the_visible_ones(device: str, chosen: dict[st
 
 
 @pytest.mark.parametrize("visible", ["", "3,GPU-5e"])
-def test_a_device_that_is_not_visible_is_refused(visible: str) -> None:
-    with pytest.raises(UsageError, match=r"^--device=2"):
-        translate(["--onnx=m.onnx", "--device=2"], visible=visible)
+@pytest.mark.parametrize("device", ["2", ""])  # of a variable of the shell that is not set
+def test_a_device_that_is_not_visible_is_refused(device: str, visible: str) -> None:
+    with pytest.raises(UsageError, match=rf"^--device={device}:"):
+        translate(["--onnx=m.onnx", f"--device={device}"], visible=visible)
 
 
 def test_an_engine_is_measured_and_trusted_by_name() -> None:
