@@ -165,7 +165,7 @@ def temporary_names(path: Path) -> str:
 
 def is_temporary(path: Path) -> bool:
     """Whether it has the name of a temporary file or folder of trtopt."""
-    return re.fullmatch(rf"\..+\.[a-z0-9_]{{{_RANDOM}}}\.tmp", path.name) is not None
+    return re.fullmatch(rf"(?s)\..+\.[a-z0-9_]{{{_RANDOM}}}\.tmp", path.name) is not None
 
 
 def remove_unfinished(path: Path) -> None:
