@@ -117,12 +117,6 @@ class SampleSource:
         self.name = name
         self._readers = readers
 
-    @property
-    def count(self) -> int | None:
-        """How many samples there are; None if unknown without reading them all."""
-        lengths = [reader.lengths for reader in self._readers]
-        return None if None in lengths else sum(max(known.values()) for known in lengths if known)
-
     def left_out(self, inputs: Sequence[TensorSpec]) -> int:
         """How many of the last samples fill no batch, where all first axes are fixed; 0 if unknown."""
         rows = rows_of(inputs, 1)
@@ -211,6 +205,11 @@ class SampleSource:
             for spec in inputs:
                 if spec.name not in piece:
                     names = dict.fromkeys(name for reader in self._readers for name in reader.names or ())
+                    if spec.name in names:
+                        raise DataError(
+                            f"{self.name}: no array named {spec.name!r} is with sample {seen}",
+                            "give all inputs for each sample",
+                        )
                     raise missing(spec.name, tuple(names) or tuple(piece))
             yield {spec.name: fit_input(spec, piece[spec.name], rows[spec.name], seen) for spec in inputs}
             seen += next((len(piece[name]) for name, count in rows.items() if count is not None), 1)
