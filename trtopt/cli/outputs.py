@@ -308,7 +308,7 @@ def _outputs(context: click.Context) -> Iterator[tuple[str, Path, Kind]]:
     for parameter in context.command.params:
         if isinstance(parameter.type, Output):
             value = context.params[parameter.name or ""]
-            for one in value if isinstance(value, tuple) else () if value is None else (value,):
+            for one in filter(None, value if isinstance(value, tuple) else (value,)):
                 for path, kind in parameter.type.writes(one).items():
                     yield parameter.opts[0], path, kind
 

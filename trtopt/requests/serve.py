@@ -37,7 +37,7 @@ class PlanRequest(Request):
     rate: Annotated[
         float | None,
         Option(
-            "Requests per second [default: the highest sustainable rate].", metavar="N", range=(0.001, 1e9)
+            "Requests per second [default: the highest sustainable rate].", metavar="N", range=(0.001, 10**9)
         ),
     ] = None
     arrivals: Annotated[
