@@ -72,10 +72,9 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
             if check.against_sha256 != manifest.source_sha256:
                 left_out[name] = "a check against another model"
                 del checks[name]
-    if manifest is not None:  # files beside it, which profiles are made of
         traces = [manifest.rewrite.trace] if manifest.rewrite is not None else []
         for name in filter(None, (*(engine.layers for engine in manifest.engines), *traces)):
-            left_out.pop(name, None)
+            left_out.pop(name, None)  # files that profiles are made of
     owner, model = MANIFEST, None if manifest is None else manifest.onnx.sha256
     reports: dict[str, BenchReport | ProfileReport] = {**results, **profiles}
     for name, report in reports.items():

@@ -72,8 +72,8 @@ def parse_recorded(text: str, name: str) -> Recorded:
             is_arrival = False
         if not is_arrival:
             raise DataError(
-                f"{name}:{number}: {line.strip()!r} is no arrival: a time in seconds, no earlier than the "
-                "one before; and, in every line or in none, a length of 1 at least",
+                f"{name}:{number}: {line.strip()[:60]!r} is no arrival: a time in seconds, no earlier than "
+                "the one before; and, in every line or in none, a length of 1 at least",
                 "write one arrival per line, as 0.0125 or 0.0125,384, sorted by time",
             )
         rows.append(row)

@@ -51,6 +51,7 @@ def test_recorded_arrivals_count_from_the_first() -> None:
     [
         ("0\nsoon\n", "log:2: 'soon' is no arrival"),
         ("0\n1,2.5\n", "log:2: '1,2.5' is no arrival"),
+        ("{" * 1000, f"log:1: '{'{' * 60}' is no arrival"),
         ("0\n2\n1\n", "log:3: '1' is no arrival"),
         ("0,1\n1\n", "log:2: '1' is no arrival"),
         ("0\n1,1\n", "log:2: '1,1' is no arrival"),
