@@ -204,7 +204,7 @@ class ProgressBars(Progress):
         self.start_task(job)
         total = None if fraction is None else 1.0
         done = phase == DONE
-        self.update(job, phase=phase, total=total, completed=fraction or 0.0, visible=not done)
+        self.update(job, phase=phase, total=total, completed=fraction, visible=not done)
         if done:
             self.stop_task(job)
         self._show_waiting()

@@ -37,6 +37,13 @@ def test_a_job_that_no_one_announced_has_a_bar_too() -> None:
     assert visible(bars) == ["copying"]
 
 
+def test_a_phase_of_unknown_length_takes_nothing_back() -> None:
+    bars = ProgressBars(Console(file=io.StringIO()))
+    bars.show(0, "throughput", 0.5)
+    bars.show(0, "copying", None)
+    assert [task.completed for task in bars.tasks if task.visible] == [0.5]
+
+
 def test_a_long_line_breaks_between_words_and_keeps_its_columns() -> None:
     assert wrapped("a    b", 6) == ["a    b"]
     assert wrapped("note: no GPU found", 12) == ["note: no GPU", "  found"]
