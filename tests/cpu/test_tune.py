@@ -160,6 +160,8 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
         Change("add-rule=merge-matmuls", recipe={"add_rule": ("merge-matmuls",)}),
         Change("threads", recipe={"intra_op_threads": 1}),
         Change("batch=4", recipe={"batch": (4,)}),
+        Change("build 2", fresh=True),
+        Change("streams=2", streams=2),
     )
     request = TuneRequest(tmp_path / "model.onnx", tmp_path / "out", batch=2, backend="onnxruntime")
     with set_up(request, SILENT) as setup:
@@ -175,6 +177,8 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
     assert nodes.count("MatMul") == 1
     assert built.engine.plan.settings.intra_op_threads == 1
     assert built.engine.plan.batch.max == (4,)
+    assert built.streams == 2
+    assert built.engine == read_manifest(tmp_path / "4").engines[0]
 
 
 def test_candidates_for_tensorrt_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

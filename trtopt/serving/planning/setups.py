@@ -355,10 +355,10 @@ class Setup:
         `shares` are the shares of requests by the fleet's lengths.
         """
         sizes = range(1, self.policy.max_batch + 1)
-        row_ms = (
-            min(self.typical_ms(bucket, rows) / rows for rows in sizes) for bucket in range(len(shares))
+        each_ms = sum(
+            share * min(self.typical_ms(bucket, rows) / rows for rows in sizes)
+            for bucket, share in enumerate(shares)
         )
-        each_ms = sum(share * ms for share, ms in zip(shares, row_ms, strict=True))
         return 1e3 * self.workers / each_ms
 
     def expected_ms(self, rate: float, shares: Sequence[float]) -> float:
