@@ -41,9 +41,8 @@ def translate(arguments: Sequence[str]) -> Translation:
     tool, rest = _tool_in(arguments)
     options = [one for one in OPTIONS if {tool, "all"} & {*one.found_in}]
     name = f"polygraphy {tool}"
-    line = read_line(
-        name, options, rest, _REPEATED, abbreviated=not tool.startswith("debug")
-    )  # as Polygraphy
+    is_abbreviated = not tool.startswith("debug")  # as Polygraphy has it
+    line = read_line(name, options, rest, _REPEATED, abbreviated=is_abbreviated)
     if len(line.words) != 1:
         problem = f"too many arguments: {' '.join(line.words[1:])}" if line.words else "no model"
         raise UsageError(f"{name}: {problem}", f"write trtopt {name} MODEL, then its options")
