@@ -71,13 +71,15 @@ def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
 
 def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
     """The graphs that a folder's engines are made of, where they lie."""
-    graphs = (manifest.onnx, *manifest.graphs)
-    found = [read_onnx(folder / Path(graph.path).name) for graph in graphs]
-    for there, graph in zip(found, graphs, strict=True):
+    found = []
+    for graph in (manifest.onnx, *manifest.graphs):
+        path = folder / Path(graph.path).name
+        if not path.exists():
+            raise ArtifactError(f"{path}: the model that the engines were built from is gone", "build again")
+        there = read_onnx(path)
         if there.sha256 != graph.sha256:
-            raise ArtifactError(
-                f"{there.path}: is not the model that the engines were built from", "build again"
-            )
+            raise ArtifactError(f"{path}: is not the model that the engines were built from", "build again")
+        found.append(there)
     return found
 
 

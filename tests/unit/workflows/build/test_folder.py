@@ -11,13 +11,13 @@ from tests.support import examples
 from tests.support.trt_exercise import DIGITS, builder
 from tests.support.trt_surface import Surface
 from trtopt.builder.engine import BuildJob, build_engine
-from trtopt.errors import BuildError
+from trtopt.errors import ArtifactError, BuildError, WrongPathError
 from trtopt.files.manifests import hashes_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, BuildPlan, BuildSettings, Manifest, PrecisionReceipt, ShapeRange
 from trtopt.report.profile import receipt_blocks
 from trtopt.report.view import Table
-from trtopt.workflows.build.folder import check_receipts, receipts_of
+from trtopt.workflows.build.folder import check_receipts, receipts_of, verified_graphs
 from trtopt.workflows.workbench import MODEL_FILE
 
 HEAVY, LIGHT = 64, 8
@@ -147,3 +147,13 @@ def test_a_build_keeps_what_the_inspector_says_next_to_the_engine(
     built = build_engine(by, job, lambda phase, fraction: None)
     assert built.layers == file
     assert [path.read_text() for path in tmp_path.glob("*.layers.json")] == ([told] if file else [])
+
+
+def test_graphs_that_are_gone_or_others_are_damage_of_the_folder(tmp_path: Path) -> None:
+    manifest = msgspec.structs.replace(folder_of(tmp_path), graphs=())
+    assert verified_graphs(tmp_path, manifest) == [manifest.onnx]
+    for change in (lambda file: file.write_bytes(DIGITS.read_bytes()), Path.unlink):
+        change(tmp_path / MODEL_FILE)
+        with pytest.raises(ArtifactError) as caught:
+            verified_graphs(tmp_path, manifest)
+        assert not isinstance(caught.value, WrongPathError)  # another path is no remedy
