@@ -48,7 +48,7 @@ class HistorySeries(Record, frozen=True, kw_only=True):
     """All runs of the same on the same device under the same contract, the earliest first.
 
     `verdict` is on the newest run: SLOWER or FASTER where its level is another than the last that twenty runs
-    were at, or than the first; UNTRUSTWORTHY where it has no figures.
+    were at, or than the first; UNTRUSTWORTHY where it has no figures: there may be no run at all.
     """
 
     device: str

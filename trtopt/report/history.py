@@ -55,7 +55,8 @@ def _gate_row(series: HistorySeries) -> GateRow:
     """Inputs come last in its name, which a dashboard may cut."""
     inputs = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in series.shapes.items())
     where = f"{series.contract.name}, {series.device}, {series.backend}"
-    name, ms = f"trtopt {series.mode}, {series.engine}, {where}: {inputs}", (series.runs[-1].main_ms,)
+    name = f"trtopt {series.mode}, {series.engine}, {where}: {inputs}"
+    ms = tuple(run.main_ms for run in series.runs[-1:])
     if series.verdict != "SLOWER":
         return GateRow(name, _OPEN.get(series.verdict, "ok"), series.reason, ms)
     slower = [change for change in series.changes if change.ratio > 1] or series.changes
@@ -78,7 +79,7 @@ def _parts(report: HistoryReport) -> Iterator[Block]:
         Column("device", lambda one: one.device, fit="fold"),
         Column("contract", lambda one: one.contract.name, face="page"),
         Column("runs", lambda one: len(one.runs), "d"),
-        Column("ms", lambda one: one.runs[-1].main_ms, ".4g"),
+        Column("ms", lambda one: one.runs[-1].main_ms if one.runs else None, ".4g"),
         Column("newest runs", _sparkline, face="terminal"),
         Column("newest", lambda one: one.verdict),
     ]
@@ -92,7 +93,7 @@ def _parts(report: HistoryReport) -> Iterator[Block]:
             Column("what changed there", lambda row: _causes_text(row[1]), fit="fold"),
         ]
         yield table("Changes", changed, changes)
-    yield from map(_chart, report.series)
+    yield from map(_chart, filter(lambda one: one.runs, report.series))
 
 
 def _causes_text(change: HistoryChange) -> str:
@@ -104,7 +105,7 @@ def _sparkline(series: HistorySeries) -> str:
     """The main figure of the newest runs, a bar each; a change begins with a mark."""
     shown = series.runs[-_RUNS_SHOWN:]
     figures = [run.main_ms for run in shown]
-    low, high = min(figures), max(figures)
+    low, high = min(figures, default=0.0), max(figures, default=0.0)
     begun = {change.file for change in series.changes}
     bars = [_BARS[round((len(_BARS) - 1) * (one - low) / ((high - low) or 1))] for one in figures]
     return "".join(f"│{bar}" if run.file in begun else bar for bar, run in zip(bars, shown, strict=True))

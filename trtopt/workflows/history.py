@@ -131,6 +131,10 @@ NamedResult = tuple[str, BenchReport | TrtoptError]
 """A file and what was read in it, or why that failed."""
 _SHOWN = 12
 """Digits of a hash."""
+_NO_FIGURES = (
+    "{}, the newest of this device, has no trustworthy figures of it: measure it again, or begin another "
+    "folder for what is measured now"
+)
 
 
 @dataclass(frozen=True)
@@ -170,8 +174,8 @@ class _Run:
         }
 
 
-def _run(file: str, report: BenchReport, point: BenchPoint, taken: Measurement) -> _Run:
-    terms = HistorySeries(
+def _terms_of(report: BenchReport, taken: Measurement) -> HistorySeries:
+    return HistorySeries(
         device=report.environment.device.name,
         backend=report.environment.backend.name,
         engine=taken.engine.label,
@@ -184,13 +188,16 @@ def _run(file: str, report: BenchReport, point: BenchPoint, taken: Measurement) 
         verdict="UNDECIDED",
         reason="",
     )
+
+
+def _run(file: str, report: BenchReport, point: BenchPoint, taken: Measurement) -> _Run:
     return _Run(
         file,
         msgspec.structs.replace(report, points=()),
         taken.engine,
         taken.clocks,
         point.layers.inspector if point.layers is not None else None,
-        terms,
+        _terms_of(report, taken),
         _figures(taken),
     )
 
@@ -218,9 +225,11 @@ def series_of(results: Iterable[NamedResult]) -> tuple[tuple[HistorySeries, ...]
     """The series of all results, and notes on what is in none of them.
 
     Points that failed, or whose figures are not trustworthy, are left out, as is what could not be read. What
-    is left out and may be the newest leaves every series untrustworthy.
+    is left out and may be the newest leaves every series untrustworthy; a point of the newest result that
+    nothing else has figures of is a series without runs.
     """
     runs: dict[bytes, list[_Run]] = {}
+    left: list[tuple[str, HistorySeries]] = []
     notes, unread = [], []
     newest: dict[str, tuple[str, str]] = {}
     for file, report in results:
@@ -234,14 +243,21 @@ def series_of(results: Iterable[NamedResult]) -> tuple[tuple[HistorySeries, ...]
             doubt = _why_left_out(report, point)
             if doubt:
                 notes.append(f"{file}: batch {point.batch} is left out: {doubt}")
-                continue
             for taken in filter(None, (point.latency, point.throughput)):
+                if doubt:
+                    left.append((file, _terms_of(report, taken)))
+                    continue
                 run = _run(file, report, point, taken)
                 runs.setdefault(to_json(run.terms), []).append(run)
     last = max(newest.values(), default=("", ""))[1]
     late = [file for file in unread if file > last]
-    found = (_series(own, newest[own[0].terms.device][1], late) for own in runs.values())
-    return tuple(found), tuple(notes)
+    found = [_series(own, newest[own[0].terms.device][1], late) for own in runs.values()]
+    unknown = [
+        msgspec.structs.replace(terms, verdict="UNTRUSTWORTHY", reason=_NO_FIGURES.format(file))
+        for file, terms in left
+        if file == newest[terms.device][1] and to_json(terms) not in runs
+    ]
+    return (*found, *unknown), tuple(notes)
 
 
 def _why_left_out(report: BenchReport, point: BenchPoint) -> str | None:
@@ -277,10 +293,7 @@ def _series(runs: Sequence[_Run], newest: str, late: Sequence[str]) -> HistorySe
         reason = f"{late[0]} may be newer: replace it, or move it out of the folder"
     elif runs[-1].file != newest:
         verdict = "UNTRUSTWORTHY"
-        reason = (
-            f"{newest}, the newest of this device, has no trustworthy figures of it: measure it again, or "
-            "begin another folder for what is measured now"
-        )
+        reason = _NO_FIGURES.format(newest)
     else:
         verdict, reason = _judge(columns, [0, *(one.index for one in points), len(runs)])
     return msgspec.structs.replace(

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.histories import latency, runs_of
-from trtopt.records import Backend, BenchReport, ClockReading, HistorySeries, LayerPass
+from trtopt.records import Backend, BenchReport, ClockReading, HistoryReport, HistorySeries, LayerPass
 from trtopt.workflows.history import series_of
 
 NEWER = Backend(name="tensorrt", version="11")
@@ -85,6 +85,27 @@ def test_figures_that_the_newest_result_lacks_leave_the_gate_shut() -> None:
     (found,), notes = series_of((f"{number:03}.json", result) for number, result in enumerate(results))
     assert (found.verdict, len(found.runs)) == ("UNTRUSTWORTHY", 19)
     assert "019.json" in notes[0]
+
+
+def test_a_point_that_is_new_and_has_no_figures_leaves_the_gate_shut() -> None:
+    results = [*runs_of(EVEN)]
+    (point,) = results[-1].points
+    lost = msgspec.structs.replace(
+        point,
+        batch=64,
+        latency=msgspec.structs.replace(point.latency, batch=64),
+        failure="the device was lost",
+    )
+    results[-1] = msgspec.structs.replace(results[-1], points=(point, lost))
+    found, _ = series_of((f"{number:03}.json", result) for number, result in enumerate(results))
+    assert [(one.batch, len(one.runs), one.verdict) for one in found] == [
+        (point.batch, 20, "SAME"),
+        (64, 0, "UNTRUSTWORTHY"),
+    ]
+    shown = HistoryReport(folder="h", series=found).view
+    assert [row.outcome for row in shown.gate] == ["ok", "untrustworthy"]
+    assert "UNTRUSTWORTHY" in shown.markdown()
+    assert "UNTRUSTWORTHY" in shown.html()
 
 
 def test_a_figure_that_became_faster_does_not_make_up_for_one_that_became_slower() -> None:
