@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 import trtopt
 from tests.rewrite_graphs import model
+from tests.support.long import few
 from trtopt.errors import FixedBatchError
 from trtopt.rewrite.batch_rules import RULES
 from trtopt.rewrite.dynamic_batch import follow
@@ -510,6 +512,8 @@ _STEPS = (
     "Concat<axis=A>(I, J)", "Gather<axis=A>(I, a)", "Unsqueeze(I, b)", "Squeeze(I)", "GlobalMaxPool(I)", "Size(I)",
     "LpNormalization<axis=A>(I)", "Expand(I, four)", "Slice(I, b, two)", "TopK<axis=A>(I, c)", "Shape(I)",
     'Einsum<equation="abc,abd->acd">(I, J)', 'Einsum<equation="abc->cab">(I)', "Cast<to=1>(I)", "Gather(I, b)",
+    "Pad(I, pads)", "Tile(I, twice)", "ArgMin<axis=A,keepdims=K>(I)", "LayerNormalization<axis=A>(I, one)", "Split<axis=A>(I)",
+    "BatchNormalization(I, m, m, m, m)", "QuantizeLinear<axis=A>(I, m)", "DequantizeLinear<axis=A>(I, m)", "Slice(I, b, far)",
 )  # fmt: skip
 
 
@@ -525,37 +529,35 @@ def _bodies(draw: st.DrawFn) -> str:
         step = step.replace("I,", f"{draw(st.sampled_from(names[-2:]))},").replace("I)", f"{names[-1]})")
         names.append(f"t{count}")
         body.append(
-            f"{names[-1]}{', u' + str(count) if 'TopK' in step else ''} = {step.replace('J)', names[-2:][0] + ')')}"
+            f"{names[-1]}{', u' + str(count) if step.startswith(('TopK', 'Split')) else ''} = {step.replace('J)', names[-2:][0] + ')')}"
         )
-    return f"{' '.join(body)} y = Identity({names[-1]})"
+    return f"{' '.join(body)} y = Cast<to=1>({names[-1]})"
 
 
-@settings(suppress_health_check=list(HealthCheck))
-@given(body=_bodies(), batch=st.sampled_from([1, 2]))
-def test_any_graph_that_is_accepted_keeps_samples_apart(body: str, batch: int, tmp_path: Path) -> None:
-    """Also beside a sample of huge values, and at a batch that is not the old one."""
+def _keeps_samples_apart(body: str, batch: int, folder: Path) -> bool:
+    """Hold a graph that is accepted to its samples, also beside one of huge values; False if it cannot be."""
     text = f"""
         g (float[{batch},2,3] x) => (float y) <int64 a = {{1}}, int64[1] b = {{0}}, int64[1] c = {{1}}, int64[1] two = {{2}},
-        int64[1] flat = {{-1}}, int64[2] half = {{-1,3}}, int64[2] rows = {{{batch},6}}, int64[4] four = {{1,{batch},2,3}}>
+        int64[1] flat = {{-1}}, int64[2] half = {{-1,3}}, int64[2] rows = {{{batch},6}}, int64[4] four = {{1,{batch},2,3}},
+        int64[1] far = {{9223372036854775807}}, int64[6] pads = {{0,0,1,0,1,0}}, int64[3] twice = {{1,2,1}}, float[2] m = {{0.5,2.0}},
+        float[1] one = {{3.0}}>
         {{{body}}}"""
     proto = model(text)
     del proto.graph.output[0].type.tensor_type.shape.dim[:]
     proto.graph.output[0].type.tensor_type.ClearField("shape")
-    onnx.save(proto, tmp_path / "in.onnx")
+    onnx.save(proto, folder / "in.onnx")
     parts = np.random.default_rng(7).standard_normal((3, batch, 2, 3)).astype(np.float32)
     parts[1] *= 1e4
     try:
-        fixed = onnxruntime.InferenceSession(tmp_path / "in.onnx", providers=["CPUExecutionProvider"])
+        fixed = onnxruntime.InferenceSession(folder / "in.onnx", providers=["CPUExecutionProvider"])
         wanted = [fixed.run(None, {"x": part})[0] for part in parts]
-    except Exception:  # noqa: BLE001  (of ONNX Runtime's own types: such a graph cannot be)
-        assume(False)
+    except Exception:  # noqa: BLE001  (of ONNX Runtime's own types)
+        return False
     try:
-        rewrite_model(
-            tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True, check=False
-        )
+        rewrite_model(folder / "in.onnx", folder / "out.onnx", target="10", dynamic_batch=True, check=False)
     except FixedBatchError:
-        return
-    made = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+        return True
+    made = onnxruntime.InferenceSession(folder / "out.onnx", providers=["CPUExecutionProvider"])
     found = made.run(None, {"x": np.concatenate(parts)})[0]
     axes = [axis for axis in range(found.ndim) if found.shape[axis] != wanted[0].shape[axis]]
     pieces = np.split(found, 3, axes[0]) if axes else [found] * 3
@@ -566,3 +568,27 @@ def test_any_graph_that_is_accepted_keeps_samples_apart(body: str, batch: int, t
     np.testing.assert_allclose(
         alone, pieces[0].take(range(rows), axes[0]) if axes else pieces[0], rtol=1e-4, atol=1e-4
     )
+    return True
+
+
+@settings(suppress_health_check=list(HealthCheck))
+@given(body=_bodies(), batch=st.sampled_from([1, 2]))
+def test_any_graph_that_is_accepted_keeps_samples_apart(body: str, batch: int, tmp_path: Path) -> None:
+    assume(_keeps_samples_apart(body, batch, tmp_path))
+
+
+_ALONG_AXES = [step for step in _STEPS if "=A" in step or "=[A]" in step]
+
+
+@pytest.mark.parametrize(
+    "step", few("Pad(I, pads)", "Tile(I, twice)", "Slice(I, b, far)", *_ALONG_AXES, of=_STEPS)
+)
+def test_an_operator_keeps_samples_apart_wherever_the_batch_lies(step: str, tmp_path: Path) -> None:
+    """Along each of its axes, with the batch at each of its input's."""
+    node = step.replace("=P", "=[2,0,1]").replace("I,", "i,").replace("I)", "i)").replace("J)", "i)")
+    outputs = "t, u" if step.startswith(("TopK", "Split")) else "t"
+    axes, kept = range(3 if step in _ALONG_AXES else 1), range(2 if "=K" in step else 1)
+    for perm, axis, keeps in product(("0,1,2", "1,0,2", "1,2,0"), axes, kept):
+        worked = node.replace("=A", f"={axis}").replace("=[A]", f"=[{axis}]").replace("=K", f"={keeps}")
+        body = f"i = Transpose<perm=[{perm}]>(x) {outputs} = {worked} y = Cast<to=1>(t)"
+        _keeps_samples_apart(body, 2, tmp_path)
