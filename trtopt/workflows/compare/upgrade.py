@@ -132,7 +132,8 @@ def changed_outputs(
         for place, source in enumerate((*sources, *[str(seeded)] * bool(known))):
             ran = []
             for engine, side in zip(pair, "ab", strict=True):
-                (folder := scratch / f"{side}{place}").mkdir()
+                folder = scratch / f"{side}{place}"
+                folder.mkdir()
                 ran.append(run_over(engine, specs, source, size, folder, limit_s=request.timeout))
             feeds = open_data(source).batches(specs, size)
             for index, (values, *both) in enumerate(zip(feeds, *ran, strict=True)):

@@ -109,16 +109,15 @@ class Evaluation:
         graphs = verified_graphs(folder, manifest)
         if change.streams is None:
             graph = next(one for one in graphs if one.sha256 == engine.plan.onnx_sha256)
-            bench = Workbench(
+            workbench = Workbench(
                 builder=given.builder, executor=given.executor, listener=own, limit_s=recipe.build_timeout
             )
-            bench = (
-                bench.with_cache_in(folder)  # a build that is to time everything again
-                if change.fresh
-                else bench.with_caches(given.request.recipe, folder, given.request.cache_dir)
-            )
+            if change.fresh:  # a build that is to time everything again
+                workbench = workbench.with_cache_in(folder)
+            else:
+                workbench = workbench.with_caches(given.request.recipe, folder, given.request.cache_dir)
             plans = make_plans(graph, recipe, given.builder.backend)
-            engines = bench.build((graph,), plans, folder)
+            engines = workbench.build((graph,), plans, folder)
         else:
             engines = (engine,)
             for name in engine.files:
