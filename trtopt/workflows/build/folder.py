@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
     found = []
     for graph in (manifest.onnx, *manifest.graphs):
         path = folder / Path(graph.path).name
-        if not path.exists():
+        if not os.path.exists(path):  # False for a damaged manifest's name, too
             raise ArtifactError(f"{path}: the model that the engines were built from is gone", "build again")
         there = read_onnx(path)
         if there.sha256 != graph.sha256:

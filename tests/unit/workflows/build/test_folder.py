@@ -157,3 +157,7 @@ def test_graphs_that_are_gone_or_others_are_damage_of_the_folder(tmp_path: Path)
         with pytest.raises(ArtifactError) as caught:
             verified_graphs(tmp_path, manifest)
         assert not isinstance(caught.value, WrongPathError)  # another path is no remedy
+    for name in ("x" * 300, "a\0b"):
+        told = msgspec.structs.replace(manifest.onnx, path=name)
+        with pytest.raises(ArtifactError):
+            verified_graphs(tmp_path, msgspec.structs.replace(manifest, onnx=told))
