@@ -63,7 +63,6 @@ def judge(args: argparse.Namespace) -> None:
         "device": reports[0].environment.device.name,
         "driver": reports[0].environment.device.driver,
         "backend": str(reports[0].environment.backend),
-        "revision": reports[0].environment.git_revision,
         "date": reports[0].created[:10],
         "series": [],
     }
