@@ -100,7 +100,7 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
         raise ArtifactError(
             f"{path}: is not the file that the {vouching} vouches for (its SHA-256 differs); "
             "it was not loaded",
-            f"{again}; or restore the file that was built: an engine is native code",
+            f"{again}; or restore the file that was built",
         )
     return content
 
