@@ -134,8 +134,9 @@ class TunedFolder:
             if (chosen := manifest.tuning) is None:
                 raise ValueError("it names no choice")
             recipe = from_json(chosen.recipe.encode(), Recipe)
-            if not any(engine.plan.span_of(chosen.batch) for engine in manifest.engines):
-                raise ValueError(f"no engine of it runs batch {chosen.batch}")
+            runs = any(engine.plan.span_of(chosen.batch) for engine in manifest.engines)
+            if recipe.batch != (chosen.batch,) or not runs:
+                raise ValueError(f"its recipe or its engines are not of batch {chosen.batch}")
         return ledger, Built(self.path, manifest, recipe, chosen.batch, chosen.streams)
 
     def check_undamaged(self, when: str) -> None:
