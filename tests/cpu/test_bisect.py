@@ -21,6 +21,7 @@ from trtopt.api import check
 from trtopt.device.backends import open_builder
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.onnxio import model_file
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibrate import read_table
 from trtopt.records import from_json
@@ -215,7 +216,7 @@ def test_engines_are_built_of_the_model_as_it_is_and_evaluated_at_each_batch(
     data: str, outlier: Path, tmp_path: Path
 ) -> None:
     """With ONNX Runtime's own engines; TensorRT's are in tests/gpu."""
-    checker = Checker(DIGITS, None, Bounds(min_sqnr=30))
+    checker = Checker(read_onnx(DIGITS), None, Bounds(min_sqnr=30))
     request = BisectRequest(DIGITS, precision="fp16", data=data, batch=(4, 8))
     builder, model = open_builder("onnxruntime"), model_file.load(outlier)
     subjects = judge_engines(checker, builder, request, model, tmp_path)

@@ -19,6 +19,7 @@ from trtopt.data import open_data
 from trtopt.device.ort.runtime import _harmful_optimizers
 from trtopt.errors import DataError, ModelError, UsageError
 from trtopt.onnxio import model_file
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds
 from trtopt.records import from_json
 from trtopt.records.precision import CheckReport
@@ -101,7 +102,7 @@ def test_scales_are_found_wherever_they_are(scale: type[np.floating]) -> None:
 
 
 def test_the_reference_runs_once_for_the_same_data_and_again_for_other(half: Path, tmp_path: Path) -> None:
-    checker = Checker(DIGITS, None, Bounds())
+    checker = Checker(read_onnx(DIGITS), None, Bounds())
     other = model_file.load(half)
     sources = []
     for name, images in (("a", np.load(HELDOUT)["images"][:20]), ("b", np.load(HELDOUT)["images"][20:40])):

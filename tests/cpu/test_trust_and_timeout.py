@@ -15,6 +15,7 @@ from trtopt.device.ort.runtime import backend
 from trtopt.errors import DeviceError
 from trtopt.files.manifests import read_plan
 from trtopt.onnxio import model_file
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds
 from trtopt.requests.models import BisectRequest
 from trtopt.workflows.precision.bisect import judge_engines
@@ -116,7 +117,7 @@ def test_probing_peaks_has_a_time_limit() -> None:
 def test_a_bisections_engines_have_a_time_limit(
     trtopt_cli: CommandLine, cpu_build: Path, tmp_path: Path
 ) -> None:
-    checker = Checker(DIGITS, None, Bounds(min_sqnr=30))
+    checker = Checker(read_onnx(DIGITS), None, Bounds(min_sqnr=30))
     request = BisectRequest(DIGITS, precision="fp16", data=HELDOUT, batch=(1,), timeout=0.01)
     with pytest.raises(DeviceError, match=r"batch1\.onnx: not done after 0\.01 s"):
         judge_engines(checker, open_builder("onnxruntime"), request, model_file.load(DIGITS), tmp_path)

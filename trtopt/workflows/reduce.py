@@ -482,7 +482,7 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
             return ()
         ((engine, size), *_) = engines_of_build(folder, manifest, manifest.engines).at(None)
         if kind == "wrong":
-            checker = Checker(part.model, None, bounds)
+            checker = Checker(read_onnx(part.model), None, bounds)
             checked = checker.engine(engine, size, part.data, SILENT, request.timeout)
             return tuple(map(_wrong, checked.violations))
         if kind == "fails":

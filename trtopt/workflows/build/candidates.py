@@ -195,7 +195,7 @@ class Candidates:
         self._base, self._folder, self._request, self._bounds = base, folder, request, bounds
         self._int8: list[Entry] = []
         self._plugin_ranges: CalibrationTable | None = None
-        self._checker = Checker(Path(base.path), None, bounds, executor)
+        self._checker = Checker(base, None, bounds, executor)
 
     def make(self, precision: GraphPrecision) -> Entry:
         """The model in a precision; `fp32` is the unchanged model."""

@@ -27,6 +27,7 @@ from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
 from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
 from trtopt.precision.calibrate import TABLE, QuantizationJob, table_beside
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
@@ -117,7 +118,7 @@ def bisect(request: BisectRequest, listener: Listener = SILENT) -> BisectReport:
     began = time.perf_counter()
     source, target = Path(request.model), Path(request.output) if request.output is not None else None
     _check(source, target, request)
-    checker = Checker(source, None, request.bounds)
+    checker = Checker(read_onnx(source), None, request.bounds)
     evaluator = evaluator_for(checker, request)
     listener.note(f"evaluating with {evaluator.backend}: {evaluator.reason}")
     with scratch_folder() as scratch:

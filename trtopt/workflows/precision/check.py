@@ -8,7 +8,10 @@ from trtopt.data import open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.source import range_notes
 from trtopt.errors import UsageError
+from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import check_temporary_room
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import accuracy_alarms
 from trtopt.precision.compare import layer_differences
@@ -19,7 +22,7 @@ from trtopt.requests.models import CheckRequest
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.workflows.bench.resolve_engines import check_trust, is_model, resolve_engines
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.checker import Checker, Task, load_judged
+from trtopt.workflows.precision.checker import Checker, Task
 from trtopt.workflows.provenance import command_line, now
 
 
@@ -32,7 +35,7 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
     task = Task(request.task) if request.task is not None else None
     if task is not None and data is None and not sizes.given:
         data = task.data
-    checker = Checker(against, task, request.bounds)
+    checker = Checker(read_onnx(against), task, request.bounds)
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
     if is_model(path):
@@ -42,7 +45,8 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
                 f"{flag}: an ONNX file runs on the samples in their own shapes",
                 "give samples of those with --data",
             )
-        _, other = load_judged(path)
+        read_onnx(path)  # what is wrong with it is said before it is run
+        other = prepare(model_file.load(path))
         check_temporary_room(opening_bytes(checker.model) + opening_bytes(other), listener.note)
         checker.take_inputs_of(recorded_in(other.proto))
         source = open_data(data) if data is not None else seeded_source(checker.model)

@@ -28,7 +28,6 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.graph_walk import data_dependent_outputs
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.prepare import prepare
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.compare import Deviation, add_outputs, open_model, without_padding
@@ -47,11 +46,6 @@ _INDICES = {np.dtype(np.int32), np.dtype(np.int64)}
 """An engine may take the one for the other."""
 Array = NDArray[np.generic]
 Arrays = dict[str, Array]
-
-
-def load_judged(path: Path) -> tuple[OnnxArtifact, ModelFile]:
-    """An ONNX file judged, and made walkable, its weights left on disk."""
-    return read_onnx(path), prepare(model_file.load(path))
 
 
 def run_over(
@@ -83,10 +77,11 @@ class Checker:
     """Holds the reference and judges one subject after the other against it."""
 
     def __init__(
-        self, against: Path, task: Task | None, bounds: Bounds, executor: Executor = THIS_HOST
+        self, against: OnnxArtifact, task: Task | None, bounds: Bounds, executor: Executor = THIS_HOST
     ) -> None:
-        self._name, self._executor = against.name, executor
-        self.artifact, self.model = load_judged(against)
+        path = Path(against.path)
+        self.artifact, self._name, self._executor = against, path.name, executor
+        self.model = prepare(model_file.load(path))
         self._specs = specs_of(self.model.proto)
         self._answers: dict[bytes, Arrays] = {}
         self._room = _REMEMBERED_BYTES

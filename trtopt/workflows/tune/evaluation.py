@@ -15,6 +15,7 @@ from trtopt.files.manifests import write_manifest
 from trtopt.measure.contracts import WARMUP_S
 from trtopt.measure.loop.interleaved import InterleaveJob, Variant, valid_rounds
 from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
 from trtopt.records import FinalRace, InterleavedRun, Ledger, LedgerEntry, Manifest, TurnSamples
 from trtopt.records.precision import CheckedSubject
@@ -132,7 +133,8 @@ class Evaluation:
         with self._checking, samples_for(manifest, given.data) as data:
             checker = self._checkers.get(manifest.io)
             if checker is None:  # for each way to type the model one, which reads and runs it once
-                checker = Checker(Path(given.request.model), None, given.request.bounds, given.executor)
+                model = read_onnx(Path(given.request.model))
+                checker = Checker(model, None, given.request.bounds, given.executor)
                 checker.take_inputs_of(manifest.io)
                 self._checkers[manifest.io] = checker
             return checker.engine(engine, built.batch, data, own, limit_s)
