@@ -59,16 +59,22 @@ def add(request: HistoryAddRequest) -> tuple[Path, ...]:
     """
     added = []
     for path in request.results:
-        report = _read(Path(path))
-        kept = Path(request.folder) / _name_of(report)
-        if not _is_at(kept, report):  # a damaged one is replaced
-            write_atomically(kept, to_json(report, indent=None))  # as it was written
+        kept, content = _kept_at(Path(request.folder), _read(Path(path)))
+        if not _has(kept, content):  # a damaged one is replaced
+            write_atomically(kept, content)
         added.append(kept)
     return tuple(added)
 
 
-def _is_at(kept: Path, report: BenchReport) -> bool:
-    return kept.is_file() and read_bounded(kept) == to_json(report, indent=None)
+def _kept_at(folder: Path, report: BenchReport) -> tuple[Path, bytes]:
+    """A result's file in a history, and what that holds."""
+    content = to_json(report, indent=None)
+    digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
+    return folder / f"{report.created.replace(':', '-')}-{digest}.json", content
+
+
+def _has(kept: Path, content: bytes) -> bool:
+    return kept.is_file() and read_bounded(kept) == content
 
 
 def history(request: HistoryRequest) -> HistoryReport:
@@ -79,10 +85,11 @@ def history(request: HistoryRequest) -> HistoryReport:
     folder, name, last = Path(request.folder), "", None
     if request.result is not None:
         last = _read(Path(request.result))
-        name = _name_of(last)
-        if not _is_at(folder / name, last):  # one that was edited there is another
+        kept, content = _kept_at(folder, last)
+        if not _has(kept, content):  # one that was edited there is another
             add_it = f"trtopt history add {folder} {request.result}"
             raise UsageError(f"{folder}: does not hold {request.result}", f"{add_it} adds it")
+        name = kept.name
     series, notes = series_of(_results(folder, name, last))
     if not (series or notes):
         raise UsageError(f"{folder}: holds no results", f"trtopt history add {folder} bench.json adds one")
@@ -117,12 +124,6 @@ def _read(path: Path) -> BenchReport:
             "set the clocks of this host and of the one that measured it, and measure again",
         )
     return msgspec.structs.replace(report, created=created.isoformat(timespec="seconds"))
-
-
-def _name_of(report: BenchReport) -> str:
-    """Its name in a history."""
-    digest = hashlib.sha256(to_json(report, indent=None)).hexdigest()
-    return f"{report.created.replace(':', '-')}-{digest[:_DIGITS]}.json"
 
 
 # ── runs that belong together, and where they changed ───────────────────────────────────────────────────
