@@ -192,7 +192,7 @@ _EXCEPTIONS = {
     *("quantize --exclude", "bisect --exclude", "reduce --timeout"),
 }
 """What stands under the first heading and is advanced (the first line), and under others and is not; then
-what of a command is as it is not in others."""
+the exceptions of single commands."""
 
 
 def is_advanced(option: click.Option, command: str) -> bool:
