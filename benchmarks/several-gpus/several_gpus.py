@@ -32,7 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ class Setting:
     backend: Any = "tensorrt"
     duration: float = 1.0
     builds_s: tuple[float, ...] = (720.0, 380.0)
-    """The sweep's engines of each precision on one GPU; ../sweep."""
+    """The sweep's eight engines of each precision on one GPU; ../sweep."""
     rest_s: float = 150.0
     """Calibrating and measuring."""
     least_s: float = 150.0
@@ -106,7 +106,8 @@ class Setting:
 
     def seconds(self, cell: Cell, precisions: Iterable[str], gpus: int) -> float:
         """About what has to be left for a cell."""
-        builds_s = sum(self.builds_s[PRECISIONS.index(one)] for one in precisions)
+        each_s = sum(self.builds_s[PRECISIONS.index(one)] for one in precisions) / len(Setting.batches)
+        builds_s = each_s * len(self.batches)
         return self.least_s if cell.resumes else builds_s / gpus + self.rest_s
 
 
@@ -137,6 +138,9 @@ def main() -> None:
     parser.add_argument(
         "--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS, help="of the sweeps"
     )
+    parser.add_argument(
+        "--batch", nargs="+", type=int, choices=Setting.batches, default=Setting.batches, help="of the sweeps"
+    )
     parser.add_argument("--dry-run", action="store_true", help="a tiny model on ONNX Runtime, two Ray nodes")
     args = parser.parse_args()
     if args.step != "cell" and args.out is None:
@@ -159,7 +163,7 @@ def main() -> None:
 
 def setting_of(args: argparse.Namespace) -> Setting:
     """What is measured."""
-    return DRY if args.dry_run else Setting()
+    return DRY if args.dry_run else replace(Setting(), batches=tuple(args.batch))
 
 
 def gpus_of(args: argparse.Namespace) -> tuple[str, ...]:
@@ -204,7 +208,7 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(exist_ok=True)
         words: list[object] = [__file__, "cell", "--only", cell.name, "--work", self._args.work]
-        words += ["--precision", *self._args.precision]
+        words += ["--precision", *self._args.precision, "--batch", *self._args.batch]
         words += ["--dry-run"] if self._args.dry_run else ["--peers", self._args.peers]
         visible = os.environ.copy()
         if not cell.on_all and not self._args.dry_run:
