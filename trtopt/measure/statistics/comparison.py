@@ -155,15 +155,19 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A verdict with its reasons. `ratio` is None when there was too little to form one."""
+    """A verdict with its reasons. `ratio` is None when there was too little to form one.
+
+    `is_barred` is whether a reason bars any verdict: the ratio is then only to be shown.
+    """
 
     verdict: Verdict
     reasons: tuple[Reason, ...]
     ratio: Ratio | None
+    is_barred: bool = False
 
     def rules_out(self, slowdown: float) -> bool:
         """Whether the 95 % interval lies wholly below a slowdown of this share."""
-        return self.ratio is not None and self.ratio.high < 1 + slowdown
+        return self.ratio is not None and not self.is_barred and self.ratio.high < 1 + slowdown
 
 
 @dataclass(frozen=True)
@@ -330,7 +334,7 @@ def decide(
         text = f"the A/A control found {noise.control.verdict.value} where nothing differs"
         reasons.append(Reason(ReasonCode.CONTROL_FOUND_WINNER, text))
     if ratio is None or reasons:
-        return Comparison(Verdict.UNDECIDED, tuple(reasons), ratio)
+        return Comparison(Verdict.UNDECIDED, tuple(reasons), ratio, is_barred=True)
     if noise is not None:
         ratio = ratio.widened(noise.relative)
         text = f"equal sides seem up to {noise.relative:.1%} apart in the control: that is allowed for"

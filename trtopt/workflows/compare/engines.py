@@ -171,6 +171,7 @@ def _row(run: InterleavedRun, control: Control | None, threshold: float, failure
             noise=control.noise if control is not None else None,
             failures=failures,
         ),
+        is_trusted=not kept.interfered,
     )
 
 
