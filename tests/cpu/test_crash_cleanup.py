@@ -84,7 +84,11 @@ _optimise(model)
 def test_pipes_and_locks_of_others_next_to_the_output_are_not_waited_for(
     trtopt_cli: CommandLine, external_model: Path
 ) -> None:
-    for name in (".out.onnx.abcdefgh.tmp", ".out.onnx.abcdefgh.old", ".out.onnx.data.abcdefgh.tmp"):
+    for name in (
+        ".out.onnx.abcdefgh.trtopt-tmp",
+        ".out.onnx.abcdefgh.trtopt-old",
+        ".out.onnx.data.abcdefgh.trtopt-tmp",
+    ):
         os.mkfifo(trtopt_cli.folder / name)
     before = sorted(trtopt_cli.folder.iterdir())
     handle = os.open(trtopt_cli.folder, os.O_RDONLY)

@@ -170,7 +170,7 @@ def test_what_was_measured_before_the_sweep_was_ended_is_not_measured_again(
     resumed = read_sweep(folder)
     assert [point.shapes["images"][0] for point in resumed.points] == [1, 2, 4, 8]
     assert resumed.measured == resumed.points
-    assert not [path for path in folder.rglob("*") if path.name.endswith((".tmp", ".lock"))]
+    assert not [path for path in folder.rglob("*") if path.name.endswith(("tmp", ".lock"))]
 
 
 def test_a_point_whose_report_was_lost_is_drawn_from_its_result_file(pair: tuple[Path, SweepReport]) -> None:

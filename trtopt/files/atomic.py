@@ -32,6 +32,7 @@ WAIT_S = 600.0
 _ANNOUNCED_S = 1.0
 _POLL_S = 0.05
 _RANDOM = 8  # characters that make a temporary name unique
+_OWN = "trtopt-"  # others name their files .NAME.20260101.old, and by mkstemp
 _log = logging.getLogger(__name__)
 
 
@@ -155,23 +156,23 @@ def make_temporary(path: Path, folder_mode: int | None = None) -> tuple[int, Pat
 
 def temporary_path(path: Path, ending: str) -> Path:
     """A random name next to `path`; see `temporary_names`."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM // 2)}.{ending}")
+    return path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM // 2)}.{_OWN}{ending}")
 
 
 def temporary_names(path: Path) -> str:
     """A pattern for temporary names of `path`, without their endings."""
-    return f".{glob.escape(path.name)}.{'?' * _RANDOM}"
+    return f".{glob.escape(path.name)}.{'?' * _RANDOM}.{_OWN}"
 
 
 def is_temporary(path: Path) -> bool:
     """Whether it has the name of a temporary file or folder of trtopt."""
-    return re.fullmatch(rf"(?s)\..+\.[a-z0-9_]{{{_RANDOM}}}\.tmp", path.name) is not None
+    return re.fullmatch(rf"(?s)\..+\.[a-z0-9_]{{{_RANDOM}}}\.{_OWN}tmp", path.name) is not None
 
 
 def remove_unfinished(path: Path) -> None:
     """Remove temporary files for `path` that killed runs left."""
     with suppress(OSError):
-        for leftover in path.parent.glob(f"{temporary_names(path)}.tmp"):
+        for leftover in path.parent.glob(f"{temporary_names(path)}tmp"):
             remove_if_abandoned(leftover)
 
 

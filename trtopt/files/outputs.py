@@ -138,7 +138,7 @@ def remove_abandoned(path: Path) -> None:
 
 
 def _set_aside(path: Path) -> list[Path]:
-    found = path.parent.glob(f"{temporary_names(path)}.{ASIDE}")
+    found = path.parent.glob(f"{temporary_names(path)}{ASIDE}")
     return [one for one in found if not one.is_symlink() and (one.is_dir() or one.is_file())]
 
 

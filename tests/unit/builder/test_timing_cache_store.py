@@ -191,7 +191,7 @@ def test_processes_that_share_a_store_lose_nothing(store: TimingStore) -> None:
     found = store.file(HERE, TERMS).load()
     assert found is not None
     assert set(found.blob.decode().splitlines()) == lines_of(ROUNDS)
-    assert [path.name for path in store.folder.glob(".*.tmp")] == []
+    assert [path.name for path in store.folder.glob(".*tmp")] == []
 
 
 def test_files_of_others_in_the_stores_folder_are_neither_listed_nor_removed(store: TimingStore) -> None:

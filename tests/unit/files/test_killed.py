@@ -117,7 +117,7 @@ def test_a_file_is_the_earlier_one_if_its_writer_is_killed_before_the_rename(
     ended = run_fork_killed("fsync,replace", number, write_file, str(file), "new")
     assert ended == (-signal.SIGKILL if number < 3 else 0)
     assert file.read_text() == ("earlier" if number < 3 else "new")
-    assert len(list(tmp_path.glob(".file.*.tmp"))) == (number < 3)
+    assert len(list(tmp_path.glob(".file.*.trtopt-tmp"))) == (number < 3)
     assert run(write_file, file, "new") == 0
     assert file.read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -135,7 +135,14 @@ def test_what_a_living_process_is_making_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [".final.tmp", ".final.short.tmp", ".final.much_too_long.tmp", ".other.abcdefgh.tmp", "final.old"]
+    "name",
+    [
+        ".final.trtopt-tmp",
+        ".final.short.trtopt-tmp",
+        ".final.20260101.old",
+        ".final.mkstemp_.tmp",
+        ".other.abcdefgh.trtopt-tmp",
+    ],
 )
 def test_files_of_other_names_are_not_taken_away(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("somebody's")
@@ -144,7 +151,7 @@ def test_files_of_other_names_are_not_taken_away(tmp_path: Path, name: str) -> N
 
 
 def test_a_folder_aside_is_not_brought_back_over_one_that_is_there(tmp_path: Path) -> None:
-    for name in ("final", ".final.abcdefgh.old"):
+    for name in ("final", ".final.abcdefgh.trtopt-old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / MANIFEST).write_text('{"schema": "trtopt.build/1"}')
         (tmp_path / name / "from").write_text(name)

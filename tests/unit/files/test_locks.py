@@ -123,7 +123,7 @@ def test_who_needs_no_lock_waits_for_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["tmp", "old"])
 def test_pipes_with_temporary_names_are_not_opened_and_stay(ending: str, tmp_path: Path) -> None:
-    pipe = tmp_path / f".file.abcdefgh.{ending}"
+    pipe = tmp_path / f".file.abcdefgh.trtopt-{ending}"
     os.mkfifo(pipe)
     check_output(tmp_path / "file", ANY)
     write_atomically(tmp_path / "file", b"content")

@@ -107,7 +107,7 @@ def sweep_in_progress(folder: Path, model: str, terms: SweepTerms) -> Iterator[S
         else:
             report = read_sweep(folder)
             check_same_terms(f"{folder}: is a sweep", report.terms, terms)
-            for path in sorted(folder.rglob(".*.tmp")):  # of a sweep that was killed
+            for path in sorted(folder.rglob(".*tmp")):  # of a sweep that was killed
                 if is_temporary(path):
                     remove_if_abandoned(path)
         yield report
