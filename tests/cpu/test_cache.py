@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.command_line import CommandLine
 from trtopt.builder.timing_cache import TimingStore
+from trtopt.errors import UsageError
 from trtopt.records import Backend, CacheTerms, Identity
 from trtopt.workflows.cache_folder import store_folder
 
@@ -76,6 +77,17 @@ def test_the_store_is_where_the_environment_says(
         monkeypatch.setenv(name, value)
     assert store_folder() == Path(folder)
     assert store_folder("/given") == Path("/given")
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("TRTOPT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(UsageError):
+        store_folder()
 
 
 def test_a_build_that_times_nothing_leaves_the_store_alone(trtopt_cli: CommandLine) -> None:

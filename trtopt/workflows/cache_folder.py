@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from trtopt.builder.timing_cache import LIMIT_BYTES, TimingStore
+from trtopt.errors import UsageError
 from trtopt.records import CacheEntry
 
 NO_CACHE = "none"
@@ -21,7 +22,12 @@ def store_folder(cache_dir: str | Path | None = None) -> Path:
 
 def user_folder() -> Path:
     """The user's cache folder for files that can be recreated: `trtopt` in the user's folder for caches."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trtopt"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trtopt"
+    except RuntimeError:  # a container's user without a name
+        raise UsageError(
+            "this user has no home folder for caches", "set XDG_CACHE_HOME to a folder"
+        ) from None
 
 
 def entries(cache_dir: str | Path | None = None) -> tuple[CacheEntry, ...]:
