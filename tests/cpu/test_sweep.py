@@ -173,6 +173,13 @@ def test_what_was_measured_before_the_sweep_was_ended_is_not_measured_again(
     assert not [path for path in folder.rglob("*") if path.name.endswith(("tmp", ".lock"))]
 
 
+def test_an_engine_that_cannot_be_written_ends_the_sweep(pair: tuple[Path, SweepReport]) -> None:
+    folder, _ = pair
+    (folder / "builds" / "model" / "batch4.onnx").mkdir()
+    with pytest.raises(OutputError):
+        trtopt.sweep(DIGITS, folder, batch=(1, 4), **QUICK)
+
+
 def test_a_point_whose_report_was_lost_is_drawn_from_its_result_file(pair: tuple[Path, SweepReport]) -> None:
     folder, report = pair
     save_sweep(folder, msgspec.structs.replace(report, points=()))

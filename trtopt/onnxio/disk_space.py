@@ -20,19 +20,22 @@ def silent(note: str) -> None:
 
 def check_output_room(out: Path, needed: int, note: Note = silent) -> None:
     """Check that the folder of `out` has room for so many bytes, and note it if they are many."""
-    _check_room(out.parent, needed, note, "write elsewhere with -o")
+    _check_room(out.parent, needed, note)
 
 
 def check_temporary_room(needed: int, note: Note = silent) -> None:
     """Check that the system's temporary folder has room for so many bytes, and note it if they are many."""
-    _check_room(Path(tempfile.gettempdir()), needed, note, "set TMPDIR to a folder that has more room")
+    _check_room(Path(tempfile.gettempdir()), needed, note)
 
 
-def _check_room(folder: Path, needed: int, note: Note, otherwise: str) -> None:
+def _check_room(folder: Path, needed: int, note: Note) -> None:
     free = shutil.disk_usage(folder).free
     needs, has = size_text(needed), size_text(free)
     message = f"this takes up to {needs} of temporary files in {folder}, where {has} are free"
     if needed > free:
-        raise OutputError(message, f"free some space, or {otherwise}")
+        raise OutputError(
+            message,
+            "free some space, or use another disk: -o for what is written, TMPDIR for what is temporary",
+        )
     if needed >= _NOTED_BYTES:
         note(message)

@@ -21,6 +21,7 @@ from trtopt.device.ort.runtime import (
 )
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
 from trtopt.files.atomic import scratch_folder
+from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import name_nodes, name_of
 from trtopt.onnxio.model_info import load_graph
@@ -96,6 +97,7 @@ def _optimise(model: Any) -> bytes:
     with scratch_folder() as folder:
         target = folder / "optimised.onnx"
         content = model.SerializeToString()
+        check_temporary_room(len(content))  # it says of a full disk only that serialising failed
         options = session_options(content)
         options.optimized_model_filepath = str(target)
         options.add_session_config_entry("session.disable_prepacking", "1")

@@ -201,6 +201,8 @@ class _Run:
                     wanted.append(point)
         with closing(self._builds.build([group[0] for group in missing])) as outcomes:
             for place, built in outcomes:
+                if isinstance(built, OutputError):
+                    raise built
                 if isinstance(built, TrtoptError):
                     for setting in missing[place]:
                         self._add_failed(setting, built)

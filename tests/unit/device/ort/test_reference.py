@@ -180,7 +180,7 @@ def test_weights_of_types_that_numpy_lacks_stay_out_of_the_message(
     assert np.array_equal(Unoptimised(message, *weights).run({"x": x})["y"], whole.run({"x": x})["y"])
     none = type("Usage", (), {"free": 14_999})
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: none)
-    with pytest.raises(OutputError, match="set TMPDIR"):
+    with pytest.raises(OutputError, match="TMPDIR"):
         Unoptimised(message, *weights)
 
 

@@ -14,7 +14,8 @@ from tests.support.trt_exercise import DIGITS, FIXED, SHAPES
 from trtopt.device.api import BuildInput, BuiltEngine
 from trtopt.device.ort.builder import OnnxRuntimeBuilder
 from trtopt.device.ort.runtime import KEY, OnnxRuntimeTarget, session_options
-from trtopt.errors import IncompatibleEngineError, UsageError
+from trtopt.errors import IncompatibleEngineError, OutputError, UsageError
+from trtopt.onnxio import disk_space
 from trtopt.records import BuildPlan, BuildSettings, ShapeRange
 
 
@@ -49,6 +50,13 @@ def test_an_engine_without_settings_is_run_with_all_optimisations() -> None:
     assert KEY.encode() not in made.engine
     options = session_options(made.engine)
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+def test_a_full_temporary_disk_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = type("Usage", (), {"free": 1 << 10})
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: none)
+    with pytest.raises(OutputError):
+        built(BuildSettings())
 
 
 def test_a_setting_of_tensorrt_is_refused() -> None:
