@@ -96,7 +96,7 @@ def reading_as(what: str, path: Path, remedy: str) -> Iterator[None]:
         yield
     except OtherVersionError as error:
         raise ArtifactError(f"{path}: {error}", error.remedy) from None
-    except (OSError, ValueError) as error:
+    except (OSError, OverflowError, ValueError) as error:
         raise ArtifactError(f"{path}: cannot be read as {what}: {reason_of(error)}", remedy) from None
 
 

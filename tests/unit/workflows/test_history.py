@@ -104,7 +104,9 @@ def dated(path: Path, created: str) -> None:
     path.write_bytes(to_json(msgspec.structs.replace(report, created=created)))
 
 
-@pytest.mark.parametrize("created", ["2999-01-01T00:00:00+00:00", "../../elsewhere", ""])
+@pytest.mark.parametrize(
+    "created", ["2999-01-01T00:00:00+00:00", "0001-01-01T00:00:00+23:00", "../../elsewhere", ""]
+)
 def test_a_result_whose_time_cannot_be_is_refused_and_leaves_the_gate_shut(
     created: str, results: list[Path], tmp_path: Path
 ) -> None:
