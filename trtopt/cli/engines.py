@@ -190,7 +190,7 @@ def bench(
     """Measure latency and throughput of engines or of an ONNX file.
 
     PATH is a build folder, one engine of it, or an ONNX file. With `--json -` the table goes to standard
-    error. If an engine fails, earlier measurements are kept.
+    error. If an engine fails, earlier measurements are kept. Exits with 3 if no rate keeps --max-latency.
     """
     from trtopt.cli.console import listening, show_result
     from trtopt.report.bench import bench_view, distrust, is_trustworthy
@@ -221,6 +221,9 @@ def bench(
     finish()
     if strict and not is_trustworthy(report):
         raise click.exceptions.Exit(UNTRUSTWORTHY)
+    searches = [point.load_search for point in report.points if point.load_search is not None]
+    if searches and all(search.rate is None for search in searches):
+        raise click.exceptions.Exit(NOT_MET)
 
 
 def _export_as_trtexec_does(report: BenchReport, times: Path | None, profile: Path | None) -> None:
