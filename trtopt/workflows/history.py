@@ -97,7 +97,8 @@ def history(request: HistoryRequest) -> HistoryReport:
 
 
 def _results(folder: Path, name: str, last: BenchReport | None) -> Iterator[NamedResult]:
-    """What is of the device of `last`, and no newer, or all."""
+    """What is of the device of `last`, and no newer, or all; a result that was also copied there, once."""
+    seen = set()
     for path in sorted(folder.glob("*.json")):
         try:
             if not path.is_file():  # a pipe would be waited for
@@ -106,6 +107,10 @@ def _results(folder: Path, name: str, last: BenchReport | None) -> Iterator[Name
         except TrtoptError as error:
             yield path.name, error
             continue
+        kept, _ = _kept_at(folder, report)
+        if kept in seen:
+            continue
+        seen.add(kept)
         if last is None or (
             report.environment.device.name == last.environment.device.name
             and (report.created, path.name) <= (last.created, name)

@@ -17,6 +17,7 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.atomic import is_temporary
 from trtopt.records import BenchReport, to_json
 from trtopt.requests.measure import HistoryAddRequest, HistoryRequest
+from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.history import add, history
 
 
@@ -43,6 +44,8 @@ def test_results_are_kept_as_they_are_and_once(results: list[Path], tmp_path: Pa
     assert add(HistoryAddRequest(folder, results[::-1])) == names[::-1]
     assert history(HistoryRequest(folder)) == report
     assert contents(folder) == kept
+    (folder / "copied.json").write_bytes(to_json(read_result(results[-1])))
+    assert history(HistoryRequest(folder)) == report
 
 
 def test_a_result_from_a_pipe_is_kept_as_it_came(results: list[Path], tmp_path: Path) -> None:
