@@ -47,6 +47,19 @@ def test_engines_are_checked_on_whole_batches_padding_included(nonzero: Path, tm
     assert all(output.max_abs == 0 for subject in report.subjects for output in subject.outputs)
 
 
+def test_outputs_of_which_none_has_a_value_keep_no_bound(tmp_path: Path) -> None:
+    """Two models that find nothing may be unlike; what finds something beside them is compared."""
+    for name, least in (("a", 10), ("b", 20)):
+        text = f"g (float[N,4] x) => (int64[2,M] y) <float least = {{{least}}}>"
+        onnx.save(model(f"{text} {{is = Greater(x, least) y = NonZero(is)}}"), tmp_path / f"{name}.onnx")
+    np.savez(tmp_path / "found.npz", x=np.full((1, 4), 30, np.float32))
+    np.savez(tmp_path / "nothing.npz", x=X)
+    a, b = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    assert not trtopt.check(a, b, data=tmp_path / "nothing.npz", min_cosine=0.99).passed
+    assert trtopt.check(a, b, data=tmp_path / "nothing.npz").passed
+    assert trtopt.check(a, b, data=tmp_path / "found.npz", min_cosine=0.99).passed
+
+
 def test_a_model_that_does_not_run_on_zeros_is_measured_on_the_data(tmp_path: Path) -> None:
     onnx.save(model(RATE), tmp_path / "rate.onnx")
     np.savez(tmp_path / "data.npz", x=np.ones((2, 8), np.float32), rate=np.int64(16000))

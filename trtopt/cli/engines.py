@@ -190,7 +190,7 @@ def bench(
     """Measure latency and throughput of engines or of an ONNX file.
 
     PATH is a build folder, one engine of it, or an ONNX file. With `--json -` the table goes to standard
-    error. If an engine fails, earlier measurements are kept. Exits with 3 if no rate keeps --max-latency.
+    error. If an engine fails, earlier measurements are kept. Exits with 3 if no rate keeps a given latency.
     """
     from trtopt.cli.console import listening, show_result
     from trtopt.report.bench import bench_view, distrust, is_trustworthy

@@ -33,7 +33,7 @@ from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.compare import Deviation, add_outputs, open_model, without_padding
 from trtopt.printable import visible
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
-from trtopt.records.precision import CheckedSubject, TaskScore
+from trtopt.records.precision import CheckedSubject, TaskScore, Violation
 from trtopt.records.tensors import TypedTensor
 from trtopt.rewrite.typed_io.typed_graph import type_reference
 from trtopt.targets import ONNXRUNTIME
@@ -221,6 +221,10 @@ class Checker:
         if not found:
             raise ModelError(f"{name} has no numeric output", "only numbers can be compared")
         results = tuple(item.result() for item in found.values())
+        missed = violations(results, self._bounds)
+        if self._bounds.any and not any(one.values or one.resized for one in results):
+            (one, *_), what = results, "number of compared values"
+            missed = (Violation(output=one.output, measure=what, found=0, bound=1),)
         return CheckedSubject(
             name=name,
             backend=ONNXRUNTIME if engine is None else str(engine.plan.backend),
@@ -228,7 +232,7 @@ class Checker:
             samples=samples,
             outputs=results,
             task=self._task.score() if self._task is not None else None,
-            violations=violations(results, self._bounds),
+            violations=missed,
         )
 
 
