@@ -367,8 +367,8 @@ def _refusal(written: str, kinds: Mapping[Any, Any], value: object) -> UsageErro
     given = f"{written}={value!r}"
     if set(kinds) == {Sequence}:
         (entry,) = get_args(kinds[Sequence])
-        entry = get_origin(entry) or entry
-        if entry in _SCALARS and _is_one(entry, value):
+        entries = {get_origin(kind) or kind for kind in members_of(entry)} & _SCALARS.keys()
+        if any(_is_one(kind, value) for kind in entries):
             return UsageError(f"{given}: not {wanted}", f"give {written}=[{value!r}]")
     if Mapping in kinds:
         return UsageError(f"{given}: not {wanted}", f"give {written}={{KEY: VALUE, …}}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from tests.support import schemas
@@ -68,16 +70,14 @@ def contracts_table() -> str:
 
 
 def peer_table(program: str, found_in: str, options: Sequence[PeerOption]) -> str:
-    """Every option of another program and what it is here; `found_in` heads where it is found."""
+    """The options of another program, those alike in one row; `found_in` heads where they are found."""
     rows = [f"| {program} | {found_in} | here | trtopt | note |", "|---|---|---|---|---|"]
-    for option in options:
-        names = ", ".join(f"`{name}`" for name in (option.usage, *option.names[1:]))
-        form = option.form if option.form == "–" else f"`{option.form}`"
-        accepted = (
-            f" (accepted: {', '.join(f'`{value}`' for value in option.harmless)})" if option.harmless else ""
-        )
-        cells = (names, ", ".join(option.found_in), option.kind, form, option.note + accepted)
-        rows.append(f"| {' | '.join(cells)} |")
+    for shared, alike in groupby(options, attrgetter("found_in", "kind", "form", "note", "harmless")):
+        found, kind, words, note, harmless = shared
+        names = ", ".join(f"`{name}`" for option in alike for name in (option.usage, *option.names[1:]))
+        form = words if words == "–" else f"`{words}`"
+        accepted = f" (accepted: {', '.join(f'`{value}`' for value in harmless)})" if harmless else ""
+        rows.append(f"| {' | '.join((names, ', '.join(found), kind, form, note + accepted))} |")
     return "\n".join(rows)
 
 

@@ -203,7 +203,7 @@ def _meant_in(
     if others or not rest or rest[0].endswith(".onnx"):  # which command is not known, or has no engine
         return []
     rest = rest[1:] if difflib.get_close_matches(rest[0], [name]) else rest
-    return _meant(click.Context(own, parent=context, info_name=name), [*before, name, *rest])
+    return _meant(click.Context(own, parent=context, info_name=name), [*before, name, *rest], is_guess=True)
 
 
 def _is_given(value: object) -> bool:

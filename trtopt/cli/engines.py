@@ -330,11 +330,9 @@ def compare(request: measuring.CompareRequest, markdown: bool, export: tuple[Exp
 def explain(request: measuring.ExplainRequest) -> None:
     """Show why one engine is slower or faster than another.
 
-    The change of the latency from A to B as a sum of causes, each with its milliseconds, ONNX nodes and what
-    may save them; then the kernels or layers that were replaced.
-
     A and B are build folders, engines in one or ONNX files, which are profiled here, or what `trtopt profile
-    -o` wrote, for which no GPU is needed. Batch sizes that both have are explained.
+    -o` wrote, for which no GPU is needed. Shows the change of the latency as a sum of causes, each with its
+    milliseconds, ONNX nodes and what may save them; then the kernels or layers that were replaced.
     """
     from trtopt.cli.console import listening, show_result
     from trtopt.workflows.profile.explain import explain as run

@@ -39,16 +39,17 @@ def deploy() -> None:
 
 @deploy.command(request="serve.DeployRequest")
 def triton(request: DeployRequest) -> None:
-    """Write an engine into a Triton model repository, as the next version of a model.
+    """Write an engine as the next version of a Triton model.
 
-    Writes the engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README
-    with the commands to start a server and to load it. SOURCE is what `trtopt plan` wrote; a folder of
-    `trtopt sweep`, whose knee is served; or a build folder. Triton serves one engine, with batches of any
-    size: where SOURCE has an engine for each size, one is built with an optimisation profile for each.
+    Writes into a model repository the engine, config.pbtxt with dynamic batching, instances, CUDA graphs and
+    warm-up, and a README with the commands to start a server and to load it. SOURCE is what `trtopt plan`
+    wrote; a folder of `trtopt sweep`, whose knee is served; or a build folder. Triton serves one engine, with
+    batches of any size: where SOURCE has an engine for each size, one is built with an optimisation profile
+    for each.
     """
     from trtopt.cli.console import listening, say
     from trtopt.workflows.plan.deploy import deploy_triton
 
     with listening() as listener:
         version = deploy_triton(replace(request, listener=listener))
-    say(f"trtopt: written: {version}", err=True)
+    say(f"trtopt: written: {version}; {version.parent / 'README.md'} shows how to serve it", err=True)

@@ -62,8 +62,8 @@ class FunctionReader:
 
 
 _KINDS = (
-    "an .npz with arrays named like the inputs, a folder of them, Polygraphy's .json, or module:function "
-    "(FILE.py:function)"
+    "an .npz with arrays named like the inputs, a folder of them, Polygraphy's .json, or FILE.py:function "
+    "(module:function), which yields {input name: array}, such as decoded images"
 )
 
 

@@ -66,7 +66,7 @@ def translate(
     if model is not None:
         commands.append(build_words(line, model, saved, profiles, data))
     if not _only_builds(line):
-        what = [build_folder(saved, str(model))] if engine is None else [engine, "--trust", engine]
+        what = [build_folder(saved, str(model))] if engine is None else _engine_words(engine)
         shapes = _shapes("--shapes", line.value("--shapes") or "") if "--shapes" in line else None
         words = measured_words(profiles, shapes, is_tuned=engine is None)
         samples = [] if data is None else ["--data", data]
@@ -76,6 +76,12 @@ def translate(
     device = line.value("--device")
     environment = {} if device is None else _environment(device, visible)
     return replace(translation_of(commands, line), environment=environment)
+
+
+def _engine_words(engine: str) -> Sequence[str]:
+    """The engine, or the build folder that `--saveEngine` of its name has made."""
+    is_built = not Path(engine).exists() and Path(build_folder(engine, "")).is_dir()
+    return [build_folder(engine, "")] if is_built else [engine, "--trust", engine]
 
 
 def _environment(device: str, visible: str | None) -> Mapping[str, str]:

@@ -450,7 +450,7 @@ def bench_notes(report: BenchReport) -> list[Note]:
     notes = [note for point in report.points for taken in measurements_of(point) for note in taken.notes]
     notes += [note for point in report.points for load in loads_of(point) for note in load.notes]
     others = dict.fromkeys(note for note in notes if note not in report.notes)
-    whole = (Note(Severity.FINDING, text) for text in dict.fromkeys(report.notes))
+    whole = (Note(Severity.DOUBT, text) for text in dict.fromkeys(report.notes))
     return [*whole, *_findings(report), *plain(others)]
 
 

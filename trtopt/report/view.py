@@ -46,7 +46,7 @@ class Severity(IntEnum):
 
     FAILURE = 0
     DOUBT = 1
-    """About whether the figures can be believed."""
+    """About what the figures are of, and whether they can be believed."""
     FINDING = 2
     HINT = 3
     NOTE = 4

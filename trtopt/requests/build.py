@@ -50,7 +50,9 @@ class BuildRequest(shared.BoundsOptions, RecipeOptions):
     ] = None
     data: Annotated[
         shared.Data,
-        shared.samples("Real inputs for --precision, which decide what stays FP32, and the scales"),
+        shared.samples(
+            "Real inputs for --precision: their values decide what stays FP32 and how INT8 is scaled"
+        ),
     ] = None
     selection_budget: SelectionBudget = None
     verdict: Annotated[

@@ -238,7 +238,7 @@ Data = Annotated[str | Path | None, Option("", metavar="DATA", is_path=True)]
 
 def samples(purpose: str) -> str:
     """The help of `--data`, for a purpose."""
-    return f"{purpose}: an .npz, a folder of them, Polygraphy's JSON or module:function."
+    return f"{purpose}: an .npz, a folder of them, Polygraphy's JSON or FILE.py:function."
 
 
 Inputs = Annotated[Data, samples("Inputs to measure with [default: seeded random ones]")]

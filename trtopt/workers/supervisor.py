@@ -170,6 +170,6 @@ class _Worker:
         printed = self._process.printed() if _log.isEnabledFor(logging.INFO) else ""
         status, seconds = self._process.stop(), time.monotonic() - self._began
         number = self._process.number
-        _log.info("process %d, %s: ended with %d after %.1f s", number, self._doing, status, seconds)
+        _log.info("process %d, %s: stopped after %.1f s (status %d)", number, self._doing, seconds, status)
         if printed:
             heard("stderr", "info", f"process {number} printed: {printed}")

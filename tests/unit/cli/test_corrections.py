@@ -52,6 +52,7 @@ def written(text: str) -> list[str]:
         ("tune m.onnx --time 10m", "tune m.onnx --budget 10m"),
         ("diff a.onnx b.onnx --html d.html", "diff a.onnx b.onnx -o d.html"),
         ("deploy g", "deploy triton g -o models"),
+        ("deploy g -o m", "deploy triton g -o m"),
         ("plan s -o p --slo p99=9ms --for triton", "plan s -o p --slo p99=9ms --for-triton"),
         ("plan s -o p --slo p99=9ms --for=triton", "plan s -o p --slo p99=9ms --for-triton"),
         ("triton g", "deploy triton g -o models"),

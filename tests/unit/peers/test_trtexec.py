@@ -28,6 +28,18 @@ def test_every_option_of_the_three_versions_has_an_entry() -> None:
     assert len(BY_NAME) == len(OPTIONS)
 
 
+def test_an_engine_that_was_saved_is_found_in_its_build_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    measured = partial(translate, ["--loadEngine=m.plan"])
+    assert measured().commands[0][1:4] == ("m.plan", "--trust", "m.plan")
+    Path("m.trtopt").mkdir()
+    assert measured().commands[0][1:3] == ("m.trtopt", "--contract")
+    Path("m.plan").touch()
+    assert measured().commands[0][1] == "m.plan"
+
+
 def test_an_option_without_effect_or_refused_says_why() -> None:
     silent = [option.name for option in OPTIONS if option.kind != "translated" and not option.note]
     assert silent == []

@@ -38,7 +38,7 @@ def test_below_stand_the_bests_and_what_the_figures_mean() -> None:
     assert lines[0] == "best 200 samples/s at fp16 batch8"
     assert grouped(sweep_notes(REPORT)) == [
         "fp16 batch64 failed: out of memory\nlast words",
-        "fp16 batch16! is not trustworthy: too hot",
+        "not trustworthy (!): fp16 batch16; -v shows why",
         "samples/J: throughput over mean power, from the energy counter",
     ]
 

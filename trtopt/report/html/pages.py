@@ -506,7 +506,8 @@ def _facts_of_side(side: Collected) -> dict[str, str]:
 def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
     """Everything of a sweep; `argv` is the command that makes the page."""
     view, groups = sweep_view(report), choices_of(report)
-    blocks, doubts = view.page(), [note.text for note in view.notes if note.severity is not Severity.NOTE]
+    doubts = [one.in_full or one.text for one in view.notes if one.severity is not Severity.NOTE]
+    blocks = view.page()
     charts, trusts = _charts(blocks)[:1] if groups else [], [point.trust for point in report.measured]
     fast = Section("fast", "How fast is each point?", {"": blocks})
     made = Section("made", _QUESTIONS["made"], {"": [_commands({"sweep": report}, argv)]})

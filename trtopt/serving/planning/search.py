@@ -332,7 +332,7 @@ def nothing_keeps(
     if rate_given:
         highest = search.highest_rate(demand, bounds, demand.rate)
         kept = "no rate keeps" if highest is None else f"up to {_rate(highest[0])}/s keep"
-        lines.append(f"rate {demand.rate:g}/s: {kept} the other bounds")
+        lines.append(f"rate {demand.rate:,.10g}/s: {kept} the other bounds")
     for bound, relaxed in _relaxed(bounds, search).items():
         free = search.best(demand, relaxed).chosen
         needs = "dropping it alone does not help" if free is None else f"without it there is {_needs(free)}"

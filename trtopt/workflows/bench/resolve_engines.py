@@ -105,10 +105,10 @@ def resolve_engines(
         check_plugins(engines, trust)
         yield engines_of_build(folder, manifest, engines)
         return
-    notes.append(f"the engines (of {own}) are not run: {choice.reason}")
     plans = {engine.plan.label: engine.plan for engine, _ in points(engines, batch)}
     workbench = Workbench(builder=open_builder(choice.name), listener=listener)
-    notes.append(f"the same model was built for this measurement, with {workbench.builder.backend}")
+    measured = f"their model is, with {workbench.builder.backend}"
+    notes.append(f"the engines (of {own}) are not run, {measured}: {choice.reason}")
     graphs = verified_graphs(folder, manifest)
     with scratch_folder() as scratch:
         rebuilt = workbench.build_again(graphs, [*plans.values()], scratch)

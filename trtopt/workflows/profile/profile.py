@@ -190,7 +190,8 @@ def _profile_points(
 def read_profile(path: Path) -> ProfileReport:
     """A result file of `trtopt profile`, or the folder that it lies in."""
     file = path / PROFILE_FILE if path.is_dir() else path
-    with reading_as("a profile", file, "give what `trtopt profile -o` wrote"):
+    remedy = "give what `trtopt profile -o` wrote; its --result takes what `trtopt bench --layers` measured"
+    with reading_as("a profile", file, remedy):
         report = read_versioned(read_bounded(file), ProfileReport)
         check_profile(report)
     return report

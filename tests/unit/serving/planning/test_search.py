@@ -238,7 +238,7 @@ def test_where_no_single_bound_helps_each_line_says_so() -> None:
     told = told_by(ENGINES, at(5000), Bounds(Goal(99.0, 0.1), memory_bytes=1024, max_engines=1))
     assert "p99=0.1ms: dropping it does not help" in told
     assert "memory 1 KiB: dropping it alone does not help" in told
-    assert "rate 5000/s: no rate keeps the other bounds" in told
+    assert "rate 5,000/s: no rate keeps the other bounds" in told
 
 
 @pytest.mark.usefixtures("brief")
