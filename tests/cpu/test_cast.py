@@ -441,6 +441,15 @@ def test_a_model_of_which_nothing_becomes_16_bit_raises_an_alarm(
     assert trtopt_cli(*command).returncode == 3
 
 
+@pytest.mark.parametrize("flag", ["--no-run", "--no-compare"])
+def test_what_was_not_compared_is_not_accurate_enough_for_strict(
+    flag: str, tmp_path: Path, trtopt_cli: CommandLine
+) -> None:
+    command = ["cast", str(saved(CHAIN, tmp_path)), "-o", str(tmp_path / "out.onnx"), flag]
+    assert trtopt_cli(*command).returncode == 0
+    assert trtopt_cli(*command, "--strict").returncode == 3
+
+
 def test_a_folder_to_write_to_is_named(tmp_path: Path) -> None:
     for folder in (tmp_path, Path()):
         with pytest.raises(OutputError, match="is a folder"):
