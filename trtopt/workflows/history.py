@@ -317,26 +317,31 @@ def _judge(columns: Sequence[Sequence[float]], bounds: Sequence[int]) -> tuple[s
     """The verdict on the newest level, and its reason; what is not decided is not the same.
 
     Levels lie between `bounds`. The newest is held against the last that twenty runs were at, or the first,
-    in each figure by itself: that one is faster does not make up for another that is slower.
+    and against each since that eight were at; in each figure by itself: that one is faster does not make up
+    for another that is slower.
     """
     levels = list(pairwise(bounds))
     start, end = levels[-1]
     if len(levels) == 1 and end <= LEAST_REFERENCE:
         return "UNDECIDED", f"{end} of {LEAST_REFERENCE + 1} runs: measure and add more"
-    held = next(((a, b) for a, b in reversed(levels) if b - a >= REFERENCE_RUNS), levels[0])
-    changes = [0.0]
-    if held != levels[-1]:
-        changes = [
-            median(column[start:][-NEWEST_RUNS:]) / median(column[slice(*held)][-REFERENCE_RUNS:]) - 1
+    counts = [b - a for a, b in levels]
+    held = max((place for place, count in enumerate(counts) if count >= REFERENCE_RUNS), default=0)
+    changes = [
+        [
+            median(column[start:][-NEWEST_RUNS:]) / median(column[slice(*level)][-REFERENCE_RUNS:]) - 1
             for column in columns
         ]
-    if max(changes) >= THRESHOLD:
-        return "SLOWER", f"{max(changes):+.1%} since {counted(end - start, 'run')}"
+        for place, level in enumerate(levels[:-1])
+        if place == held or (place > held and counts[place] >= LEAST_REFERENCE)
+    ] or [[0.0]]
+    slower, faster = max(map(max, changes)), min(changes[0])
+    if slower >= THRESHOLD:
+        return "SLOWER", f"{slower:+.1%} since {counted(end - start, 'run')}"
     slow = max(_slow_runs(column[start:]) for column in columns)
     if slow:
         return "UNDECIDED", f"slower than before for {counted(slow, 'run')}: measure and add more"
-    if min(changes) <= -THRESHOLD:
-        return "FASTER", f"{min(changes):+.1%} since {counted(end - start, 'run')}"
+    if faster <= -THRESHOLD:
+        return "FASTER", f"{faster:+.1%} since {counted(end - start, 'run')}"
     return "SAME", f"no change in {counted(end - start, 'run')}"
 
 

@@ -38,6 +38,9 @@ def only(results: list[BenchReport]) -> HistorySeries:
         ([1.5, *EVEN, 1.3, 1.3], "UNDECIDED"),  # one that was slow long ago hides none
         ([*EVEN, *[0.9] * 5, *[1.2] * 2], "UNDECIDED"),
         ([*EVEN, *[0.9] * 5, *[1.02] * 9], "SLOWER"),  # than what held, soon after it was faster
+        ([*EVEN, *[0.5] * 15, *[0.75] * 5], "SLOWER"),  # than what it had become
+        ([*EVEN, *[0.5] * 15, *[0.75] * 21], "SAME"),
+        ([*EVEN, *[0.5] * 15, *[0.75] * 9, *[0.5] * 5], "FASTER"),
         ([1.0] * 8, "UNDECIDED"),
         ([1.0] * 9, "SAME"),
     ],
