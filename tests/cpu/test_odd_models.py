@@ -61,6 +61,14 @@ def test_outputs_without_a_shape_get_the_one_that_they_have(
         assert (lengths, outputs[name].dtype) == (list(array.shape), str(array.dtype))
 
 
+def test_an_output_without_a_shape_that_is_an_input_is_rewritten(tmp_path: Path) -> None:
+    bare = model("g (float[N,4] x) => (float[N,4] y, float[N,4] x) {i = Identity(x) y = Relu(i)}")
+    bare.graph.output[1].type.tensor_type.ClearField("shape")
+    trtopt.rewrite(save(bare, tmp_path / "model.onnx"), tmp_path / "out.onnx")
+    x = read_onnx(tmp_path / "out.onnx").outputs[1]
+    assert (x.name, list(x.shape)) == ("x", ["N", 4])
+
+
 def test_a_cut_model_goes_through_every_command(tmp_path: Path) -> None:
     file = _cut(tmp_path, ["b", "y"], typed=True)
     trtopt.rewrite(file, tmp_path / "rewritten.onnx")

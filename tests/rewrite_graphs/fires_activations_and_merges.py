@@ -75,6 +75,13 @@ CASES: tuple[Case, ...] = (
         {s = Shape(x) a = Slice(s, z, t, z) f = Concat<axis=0>(a, o) y = Reshape(x, f)}""",
     ),
     case(
+        "plain-reshape",
+        "what is left over is empty",
+        """
+        g (float[N,4,6,8] x) => (float[N,M] y) <int64[1] z = {0}, int64[1] i = {1}, int64[1] t = {3}, int64[1] o = {-1}>
+        {e = Slice(x, z, z, t) s = Shape(x) a = Slice(s, z, i, z) f = Concat<axis=0>(a, o) y = Reshape(e, f)}""",
+    ),
+    case(
         "reshape-chain",
         "a Transpose of axes of length 1 on either side",
         """

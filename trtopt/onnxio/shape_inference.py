@@ -269,11 +269,11 @@ def declared_values(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
         for item in (*graph.input, *graph.output, *graph.value_info)
         for axis in item.type.tensor_type.shape.dim
     }
-    values = {
+    values = {item.name: item for item in (*found.output, *found.value_info, *found.input)}  # one may be both
+    values |= {
         item.name: onnx.helper.make_tensor_value_info(item.name, item.data_type, list(item.dims))
         for item in model.graph.initializer
     }
-    values |= {item.name: item for item in (*found.value_info, *found.input, *found.output)}
     for value in values.values():
         for axis in value.type.tensor_type.shape.dim:
             if axis.dim_param not in named:  # a name of inference's own

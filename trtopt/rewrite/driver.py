@@ -129,8 +129,9 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
     for inner in graphs_of(model.graph):
         kept = [declared[item.name] for item in inner.value_info if item.name in declared]
         refill(inner.value_info, kept)
-    signature = {item.name: item for item in (*base.graph.input, *base.graph.output)}
-    for run in (model.graph.input, model.graph.output):
+    signature = {item.name: item for inner in graphs_of(base.graph) for item in inner.output}
+    signature |= {item.name: item for item in (*base.graph.input, *base.graph.output)}
+    for run in (model.graph.input, *(inner.output for inner in graphs_of(model.graph))):
         for item in run:
             if item.name in signature:
                 item.CopyFrom(signature[item.name])
@@ -147,6 +148,9 @@ def _with_shapes(model: onnx.ModelProto) -> Any:
         item.CopyFrom(named[item.name])
     for own, inferred in zip(graphs_of(full.graph), graphs_of(known.graph), strict=True):
         refill(own.value_info, inferred.value_info)
+        for item, found in zip(own.output, inferred.output, strict=True):
+            if not item.type.tensor_type.HasField("shape"):  # as branches' outputs often are
+                item.CopyFrom(found)
     try:
         return gs.import_onnx(full)
     except UnicodeDecodeError as error:  # onnx-graphsurgeon takes every string for text

@@ -35,6 +35,22 @@ def test_a_slice_whose_start_is_no_initializer_misleads_no_rule(tmp_path: Path) 
     assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "unchecked.onnx").read_bytes()
 
 
+def test_a_branchs_output_without_a_shape_has_the_inferred_one_for_rules(tmp_path: Path) -> None:
+    branches = """
+        g (float[N,4] x, bool c) => (float[] y) {
+         y = If (c) <then_branch = t () => (float[] a) <float e = {0.1}, float[1,1,1] two = {2.0}> {
+           m = ReduceMean<axes=[1]>(x) s = Sub(x, m) p = Mul(s, s) q = ReduceMean<axes=[1]>(p) r = Add(q, e)
+           w = Sqrt(r) d = Div(s, w) a = Mul(d, two)
+         }, else_branch = f () => (float[] b) {b = Relu(x)}>}"""
+    onnx.save(model(branches), tmp_path / "in.onnx")
+    trace = rewrite_model(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", rules=["layer-norm"], check=False
+    )
+    assert [item.reason for item in trace.declined] == ["a constant adds an axis"]
+    inner = onnx.load(tmp_path / "out.onnx").graph.node[0].attribute[0].g
+    assert not inner.output[0].type.tensor_type.HasField("shape")
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -75,7 +75,7 @@ def _parts(scope: Scope, node: Any) -> list[Any] | None:
 def _axis(node: Any, place: int, part: Any) -> int:
     """An axis as a Reshape's constant has it."""
     before, after = node.inputs[0], node.outputs[0]
-    found = [part, *([length(after, place)] if after.shape else [])]
+    found = [part, *([length(after, place) or -1] if after.shape else [])]  # 0 would copy an axis
     number = next((one for one in found if isinstance(one, int)), None)
     if number is not None:
         return number
@@ -88,7 +88,7 @@ def _without_minus_one(shape: list[int], before: list[Any]) -> list[int]:
     left = [axis for place, axis in enumerate(before) if place not in copied]
     if shape.count(-1) != 1 or not all(isinstance(axis, int) for axis in left):
         return shape
-    rest = prod(left) // prod(axis for axis in shape if axis > 0)
+    rest = prod(left) // prod(axis for axis in shape if axis > 0) or -1  # 0 would copy an axis
     return [rest if axis == -1 else axis for axis in shape]
 
 
