@@ -145,8 +145,8 @@ class Child:
             life.close()
         told = self._life.recv(NUMBER.size)
         self.number: int = NUMBER.unpack(told)[0] if told else 0
-        if not told:  # the server printed why
-            self._status = 1
+        if not told:  # the server printed why, unless it was killed
+            self._status = 1 if self.printed() else -signal.SIGKILL
         start = Start(
             arguments=arguments,
             command=(*python_command(fork_server.__name__, "execute"), module) if is_fresh else (),

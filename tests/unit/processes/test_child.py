@@ -117,6 +117,16 @@ def test_a_module_that_cannot_be_imported_is_reported_as_a_death(
     assert process.stop() == 1
 
 
+def test_a_server_that_is_killed_before_it_forks_is_reported_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "killing_of_test.py").write_text("import os; os.kill(os.getpid(), 9)", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    process = Child("killing_of_test")
+    assert process.death(["nothing"])[0] == "was ended by SIGKILL"
+    process.stop()
+
+
 @pytest.mark.usefixtures("telling")
 def test_all_end_with_the_process_that_asked_or_with_the_server() -> None:
     code = (
