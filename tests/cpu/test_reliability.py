@@ -13,7 +13,7 @@ from tests.support.command_line import DIGITS, CommandLine
 from tests.support.killing import run_killed
 from trtopt.errors import ArtifactError, OutputError, UsageError
 from trtopt.files.manifests import hashes_of, read_manifest, read_verified, write_manifest
-from trtopt.records import Manifest
+from trtopt.records import Manifest, to_json
 from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.build.folder import check_folder, differences, rebuild_locked, trust
 from trtopt.workflows.profile.profile import profile
@@ -53,6 +53,14 @@ def test_any_file_that_is_missing_changed_or_new_is_named(folder: Path) -> None:
     (folder / "result.json").write_text("{}")
     check = check_folder(folder)
     assert (check.is_whole, check.extra) == (True, ("result.json",))
+
+
+def test_an_engine_that_only_its_own_entry_names_is_checked_too(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    (folder / "manifest.json").write_bytes(to_json(msgspec.structs.replace(manifest, files={})))
+    assert check_folder(folder).is_whole
+    (folder / "batch8.engine").unlink()
+    assert check_folder(folder).missing == ("batch8.engine",)
 
 
 def test_verify_tells_and_exits_with_1(trtopt_cli: CommandLine, folder: Path) -> None:

@@ -141,8 +141,9 @@ def check_folder(folder: Path) -> FolderCheck:
 
 
 def compare_with_manifest(folder: Path, manifest: Manifest) -> FolderCheck:
-    """The folder's files against the hashes in its manifest."""
-    expected, found = manifest.files, hashes_of(folder)
+    """The folder's files against the hashes in its manifest, an engine's own before the list of files."""
+    expected = manifest.files | {one.path: one.sha256 for one in manifest.engines}
+    found = hashes_of(folder)
     both = expected.keys() & found.keys()
     return FolderCheck(
         missing=tuple(sorted(expected.keys() - found.keys())),
