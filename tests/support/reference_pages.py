@@ -84,9 +84,10 @@ def peer_table(program: str, found_in: str, options: Sequence[PeerOption]) -> st
 def tools_table() -> str:
     """The tools of Polygraphy."""
     rows = ["| tool of Polygraphy | here | trtopt | note |", "|---|---|---|---|"]
-    for tool, row in polygraphy.TOOLS.items():
-        form = row.form if row.form == "–" else f"`{row.form}`"
-        rows.append(f"| `{tool}` | {row.kind} | {form} | {row.note} |")
+    read = attrgetter("kind", "form", "note")
+    for (kind, words, note), alike in groupby(polygraphy.TOOLS.items(), lambda item: read(item[1])):
+        form = words if words == "–" else f"`{words}`"
+        rows.append(f"| {', '.join(f'`{tool}`' for tool, _ in alike)} | {kind} | {form} | {note} |")
     return "\n".join(rows)
 
 
