@@ -11,8 +11,7 @@ import msgspec
 
 from trtopt.inspect.costs import floor_of, node_flops
 from trtopt.inspect.graph import Graph, Node
-from trtopt.inspect.kernels.attribution import UNKNOWN, Served, attribute
-from trtopt.inspect.kernels.homes import assign_by_ranges, assign_layers
+from trtopt.inspect.kernels.attribution import UNKNOWN, Served, assign_by_ranges, assign_layers, attribute
 from trtopt.inspect.kernels.names import (
     KernelTraits,
     common_names,

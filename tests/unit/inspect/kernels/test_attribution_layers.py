@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from tests.support.inspected import profiled
 from tests.support.paths import DATA
-from trtopt.inspect.kernels.homes import Home, assign_by_ranges, assign_layers
+from trtopt.inspect.kernels.attribution import Home, assign_by_ranges, assign_layers
 from trtopt.measure.loop.profiling_passes import merge_runs
 from trtopt.records import KernelActivity, KernelLaunch, LaunchCall, NvtxRange, ProfiledLayer, TracedRun
 
