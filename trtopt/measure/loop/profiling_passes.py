@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -101,73 +102,48 @@ def follow_memory(
     Phases: `load`, `context and buffers` (with its first run), `run`, `more contexts`, `unload`. When memory
     runs out, what was seen up to there comes back, marked.
     """
-    follower = _Follower(device, engine_file_bytes)
+    tracker = AllocationTracker(device.now)
+    before = device.used_bytes(), _resident_bytes()
+    found: dict[str, Any] = {"buffers_bytes": 0, "engine_device_bytes": None, "driver_used_bytes": None}
+
+    def seen() -> MemoryPass:
+        return MemoryPass(events=tuple(tracker.events), engine_file_bytes=engine_file_bytes, **found)
+
     try:
-        subject = load(follower.tracker)
+        subject = load(tracker)
         try:
-            follower.follow(subject)
+            found["engine_device_bytes"] = subject.session.device_memory_bytes
+            tracker.phase = "context and buffers"
+            inference_stream = InferenceStream(subject.session, subject.shapes, subject.data, _PLAIN)
+            try:
+                found["buffers_bytes"] = sum(binding.nbytes for binding in inference_stream.bindings)
+                tracker.phase = "run"
+                for _ in range(_MEMORY_RUNS):
+                    inference_stream.slots[0].run()
+                used, resident = map(_growth, before, (device.used_bytes(), _resident_bytes()))
+                found |= {"driver_used_bytes": used, "host_bytes": resident}
+                tracker.phase = MORE_CONTEXTS
+                found["context_bytes"] = _further_contexts(subject, lambda: (seen().live_bytes or [0])[-1])
+            finally:
+                tracker.phase = "unload"
+                inference_stream.close()
         finally:
-            follower.tracker.phase = "unload"
+            tracker.phase = "unload"
             subject.session.close()
     except DeviceMemoryError as error:
-        return follower.seen(error.problem)
-    return follower.seen()
+        found["failure"] = error.problem
+    return seen()
 
 
-class _Follower:
-    """What is known of a memory pass so far."""
-
-    def __init__(self, device: Device, engine_file_bytes: int | None) -> None:
-        self.tracker = AllocationTracker(device.now)
-        self._device, self._engine_file_bytes = device, engine_file_bytes
-        self._used_before, self._resident_before = device.used_bytes(), _resident_bytes()
-        self._used: int | None = None
-        self._resident: int | None = None
-        self._device_memory: int | None = None
-        self._buffers_bytes = 0
-        self._contexts: list[int] = []
-
-    def follow(self, subject: Subject) -> None:
-        """The session's life between its load and its end."""
-        self._device_memory = subject.session.device_memory_bytes
-        self.tracker.phase = "context and buffers"
-        inference_stream = InferenceStream(subject.session, subject.shapes, subject.data, _PLAIN)
-        try:
-            self._buffers_bytes = sum(binding.nbytes for binding in inference_stream.bindings)
-            self.tracker.phase = "run"
-            for _ in range(_MEMORY_RUNS):
-                inference_stream.slots[0].run()
-            self._used = _growth(self._used_before, self._device.used_bytes())
-            self._resident = _growth(self._resident_before, _resident_bytes())
-            self.tracker.phase = MORE_CONTEXTS
-            self._open_contexts(subject)
-        finally:
-            self.tracker.phase = "unload"
-            inference_stream.close()
-
-    def _open_contexts(self, subject: Subject) -> None:
-        """Further contexts next to the one that ran, all alive at once, as many as fit."""
-        with ExitStack() as resources, suppress(DeviceMemoryError):
-            for _ in range(_MORE_CONTEXTS):
-                before = self._live()
-                resources.callback(subject.session.context(subject.shapes).close)
-                self._contexts.append(self._live() - before)
-
-    def _live(self) -> int:
-        return (self.seen().live_bytes or [0])[-1]
-
-    def seen(self, failure: str | None = None) -> MemoryPass:
-        """The record of it."""
-        return MemoryPass(
-            events=tuple(self.tracker.events),
-            buffers_bytes=self._buffers_bytes,
-            engine_device_bytes=self._device_memory,
-            driver_used_bytes=self._used,
-            context_bytes=tuple(self._contexts),
-            engine_file_bytes=self._engine_file_bytes,
-            host_bytes=self._resident,
-            failure=failure,
-        )
+def _further_contexts(subject: Subject, live: Callable[[], int]) -> tuple[int, ...]:
+    """What each context takes next to the one that ran, all alive at once, as many as fit."""
+    sizes = []
+    with ExitStack() as resources, suppress(DeviceMemoryError):
+        for _ in range(_MORE_CONTEXTS):
+            before = live()
+            resources.callback(subject.session.context(subject.shapes).close)
+            sizes.append(live() - before)
+    return tuple(sizes)
 
 
 def _growth(before: int | None, after: int | None) -> int | None:
