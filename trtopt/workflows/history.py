@@ -18,7 +18,7 @@ from trtopt.errors import ArtifactError, TrtoptError, UsageError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.inspect.inspector import read_inspector
-from trtopt.measure.analysis.findings import trust_of, under_load
+from trtopt.measure.analysis.findings import sm_clock, trust_of
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.change_points import (
     LEAST_REFERENCE,
@@ -216,8 +216,8 @@ def _figures(taken: Measurement) -> dict[str, float]:
 
 
 def _clock(readings: Sequence[ClockReading]) -> str:
-    known = [reading.sm_mhz for reading in under_load(readings) if reading.sm_mhz is not None]
-    return f"{round(median(known), -1):.0f} MHz" if known else ""
+    mhz = sm_clock(readings)
+    return f"{round(mhz, -1):.0f} MHz" if mhz is not None else ""
 
 
 def _tactics(text: str | None) -> Iterator[tuple[str, str]]:

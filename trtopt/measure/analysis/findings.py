@@ -175,6 +175,12 @@ def under_load(readings: Sequence[ClockReading]) -> list[ClockReading]:
     return [reading for reading in readings if IDLE not in reading.throttle] or list(readings)
 
 
+def sm_clock(readings: Sequence[ClockReading]) -> float | None:
+    """Its median under load, in MHz; None where unknown."""
+    known = [reading.sm_mhz for reading in under_load(readings) if reading.sm_mhz is not None]
+    return median(known) if known else None
+
+
 def _span(values: Sequence[float | None], name: str, unit: str) -> str:
     known = [value for value in values if value is not None]
     if not known:

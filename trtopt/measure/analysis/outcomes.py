@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.measure.analysis.findings import doubts_of
+from trtopt.measure.analysis.findings import MIN_CLOCK_SHARE, doubts_of, sm_clock
 from trtopt.measure.analysis.gap_ledger import Gap
+from trtopt.measure.analysis.interference import POWER_CAP
 from trtopt.measure.statistics.builds import Control
 from trtopt.measure.statistics.comparison import Comparison, ReasonCode, Verdict, blocks_of, compare_runs
 from trtopt.measure.statistics.summaries import summarise
@@ -298,6 +299,11 @@ def _row(
         for name, point in (("A", a), ("B", b))
         for text in (*filter(None, [point.failure]), *(doubt.text for doubt in doubts_of(point, device)))
     ]
+    mhz = [one for one in (sm_clock(ours.clocks), sm_clock(theirs.clocks)) if one is not None]
+    is_capped = any(POWER_CAP in reading.throttle for reading in ours.clocks)  # its load sets the clock
+    was_slow = len(mhz) == 2 and mhz[0] < MIN_CLOCK_SHARE * mhz[1] and not is_capped
+    if was_slow:
+        against.append(f"A ran at {mhz[0]:.0f} MHz and B at {mhz[1]:.0f} MHz: measure both at one clock")
     first, second = ours.samples.latency_ms, theirs.samples.latency_ms
     return Row(
         batch=a.batch,
@@ -310,5 +316,5 @@ def _row(
             interfered=against,
             run_spread=run_spread,
         ),
-        is_trusted=not any((a.failure, b.failure, ours.untrustworthy, theirs.untrustworthy)),
+        is_trusted=not any((a.failure, b.failure, ours.untrustworthy, theirs.untrustworthy, was_slow)),
     )

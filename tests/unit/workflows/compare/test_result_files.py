@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tests.support import examples
+from tests.support.histories import latency as with_latency
 from tests.support.interleaved_runs import block
 from trtopt.errors import ArtifactError
 from trtopt.measure.analysis.outcomes import compare_reports
-from trtopt.records import BenchReport, KernelLaunch, KernelPass, Measurement, to_json
+from trtopt.records import BenchReport, ClockReading, KernelLaunch, KernelPass, Measurement, to_json
 from trtopt.workflows.compare.result_files import read_result
 
 HOT = "too hot"
@@ -55,6 +56,21 @@ def test_nothing_passes_that_is_held_against_a_side_which_was_slowed_down_or_fai
     for a, b in ((report(1.0, (HOT,)), faster), (whole, report(0.9, (HOT,))), (whole, failed)):
         compared = compare_reports(a, b, threshold=0.01, force=False)
         assert [compared.speed(row) for row in compared.not_shown] == ["untrustworthy"]
+
+
+@pytest.mark.parametrize(
+    ("a_mhz", "throttle", "shown"),
+    [(1980, (), True), (1920, (), True), (1500, (), False), (1500, ("sw_power_cap",), True)],
+)
+def test_a_baseline_at_a_lower_clock_hides_no_slowdown(
+    a_mhz: int, throttle: tuple[str, ...], shown: bool
+) -> None:
+    """Unless its own load lowers it."""
+    a, b = (
+        with_latency(report(ms), clocks=(ClockReading(at_ms=0.0, sm_mhz=mhz, throttle=why),))
+        for ms, mhz, why in ((1.0, a_mhz, throttle), (0.9, 1980, ()))
+    )
+    assert (not compare_reports(a, b, threshold=0.01, force=False).not_shown) is shown
 
 
 def waving(median_ms: float, *, spread: float = 0.0, drift: float = 0.0, apart: float = 0.0) -> BenchReport:
