@@ -59,6 +59,8 @@ _LETTERS = {"-n": "--iterations"}
 """What a letter stands for in other programs."""
 _NEEDED = {"--slo": "p99=10ms", "--while": "wrong", "plan -o": "plan.json", "triton -o": "models"}
 """What to begin with where an option is required, of any command or of one."""
+_FEW = 6
+"""Commands at most that are named as those with an option."""
 _ALIKE = 0.8
 """So similar is a mistyped option to the one that a line may have in its place."""
 
@@ -98,6 +100,8 @@ def corrected(error: click.UsageError) -> click.UsageError:
                 f"A whole command line of {program}: trtopt {program} ARGS…"
             )
             break
+    if not lines and reason is None and (others := _others_with(context, name)):
+        reason = f"{name} is an option of trtopt {', '.join(others)}."
     if not lines and reason is None:
         return error
     problem = error.message if name else error.format_message()
@@ -138,6 +142,13 @@ def _peers_with(name: str) -> dict[str, PeerOption]:
         if _LETTERS.get(name, name) in option.names
     }
     return dict(sorted(found.items(), key=lambda item: item[1].kind != "translated"))
+
+
+def _others_with(context: click.Context, name: str) -> list[str]:
+    """The commands that have an option, where these are few enough to choose from."""
+    commands = cast("click.Group", context.find_root().command).commands
+    found = [key for key, command in commands.items() for one in command.params if name in one.opts]
+    return found if len(found) <= _FEW else []
 
 
 def _write(line: Sequence[str]) -> str:

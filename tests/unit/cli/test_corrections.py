@@ -119,6 +119,11 @@ def test_what_cannot_be_meant_is_answered_with_no_line(guess: str) -> None:
     assert not written(answer(*guess.split()))
 
 
+def test_an_option_of_another_command_names_that() -> None:
+    assert "trtopt optimize, plan." in answer("sweep", "m.onnx", "--slo", "p99=10ms")
+    assert "trtopt" not in answer("sweep", "m.onnx", "--nothing").partition("Error")[2]
+
+
 def test_the_tables_name_what_exists() -> None:
     assert corrections._OPTIONS.keys() <= FLAGS
     leaves = [one for one in COMMANDS.values() if isinstance(one, Command)]
