@@ -1,7 +1,7 @@
 """The public functions: each takes the fields of one request as its keywords, and runs one workflow with it.
 
-What a keyword means is declared in `trtopt.requests`; `trtopt.options` writes it into a function's help, with
-the errors that all can raise. Errors name keywords, not the command line's options.
+What a keyword means is declared in `trtopt.requests`; `trtopt.options` writes it into the workflow's help,
+with the errors that all can raise. Errors name keywords, not the command line's options.
 """
 
 from __future__ import annotations
@@ -14,51 +14,38 @@ from trtopt.data import packing
 from trtopt.data.packing import Array
 from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.export import spec
-from trtopt.export.export import Exported
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import is_build_folder, read_manifest
 from trtopt.files.outputs import check_output, write_output
-from trtopt.measure.analysis.outcomes import Compared
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.options import keywords_of
 from trtopt.records import (
-    BatchPlan,
-    BenchReport,
-    Explanation,
-    Extraction,
-    FolderCheck,
-    HistoryReport,
     Inspection,
     MachineSurvey,
     Manifest,
     ModelDifference,
     OnnxArtifact,
-    ProfileReport,
-    ReduceReport,
-    SweepReport,
     TensorSpec,
 )
-from trtopt.records.precision import BisectReport, CastReport, CheckReport, QuantizeReport
+from trtopt.records.precision import QuantizeReport
 from trtopt.records.tensors import TypedTensor
-from trtopt.records.tune import Optimized, Tuned
 from trtopt.report.html.page import library_name, page_of, plotting_library
 from trtopt.report.html.pages import models_page, pair_page, report_page, sweep_page
 from trtopt.requests import build as building, measure as measuring, models as on_graphs, serve
 from trtopt.rewrite.lint import LintReport, lint_model
-from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.version import __version__
 from trtopt.workflows import models as on_models
 from trtopt.workflows.bench.bench import bench as run_bench
-from trtopt.workflows.build.build import build_requested
+from trtopt.workflows.build.build import build as run_build
 from trtopt.workflows.build.folder import verify as run_verify
 from trtopt.workflows.cache_folder import store_folder
 from trtopt.workflows.compare.compare import compare as run_compare
-from trtopt.workflows.history import add as run_add, history as run_history
-from trtopt.workflows.inspect import inspect as run_inspect
+from trtopt.workflows.history import add_to_history as run_add_to_history, history as run_history
+from trtopt.workflows.inspect import inspect_shown
 from trtopt.workflows.optimize import optimize as run_optimize
-from trtopt.workflows.plan.deploy import deploy_triton
+from trtopt.workflows.plan.deploy import deploy as run_deploy
 from trtopt.workflows.plan.plan import plan as run_plan
 from trtopt.workflows.precision.bisect import bisect as run_bisect
 from trtopt.workflows.precision.cast import cast as run_cast
@@ -109,209 +96,26 @@ __all__ = [
 ]
 """The public names of `trtopt`."""
 
-
-@keywords_of(building.BuildRequest)
-def build(request: building.BuildRequest) -> Manifest:
-    """Build engines from an ONNX file into a folder: one per batch size, or one dynamic engine.
-
-    Returns:
-        The manifest of the folder: its engines with their settings, and how they were made.
-
-    Raises:
-        BuildError: the builder failed.
-
-    Example:
-        >>> manifest = trtopt.build("model.onnx", "engines", batch=[1, 8], backend="onnxruntime")
-        >>> manifest
-        <Manifest: 2 engines by onnxruntime: batch 1, 8>
-        >>> [engine.path for engine in manifest.engines]
-        ['batch1.onnx', 'batch8.onnx']
-    """
-    return build_requested(request, request.listener)
-
-
-@keywords_of(measuring.BenchRequest)
-def bench(request: measuring.BenchRequest) -> BenchReport:
-    """Measure the engines of a build folder, one engine of it, or an ONNX file.
-
-    Returns:
-        The measurements, one point per engine and batch size, raw samples included.
-
-    Raises:
-        NoGpuError, BackendMissingError: the engines cannot run here.
-
-    Example:
-        >>> report = trtopt.bench("engines", batch=8, duration=0.1)
-        >>> [(row["batch"], row["p50_ms"] < 1000) for row in report.rows()]
-        [(8, True)]
-        >>> text = report.table()
-        >>> frame = report.to_pandas()  # doctest: +SKIP
-    """
-    return run_bench(request, request.listener)
-
-
-@keywords_of(measuring.ProfileRequest)
-def profile(request: measuring.ProfileRequest) -> ProfileReport:
-    """Time every layer, and join the times with the inspector's layers and the ONNX file's nodes.
-
-    Returns:
-        The profile, one part per engine and batch size: layers, fusions, precisions and floors.
-
-    Example:
-        >>> report = trtopt.profile("engines", batch=8, duration=0.1)
-        >>> layers = report.to_dict()["engines"][0]["layers"]
-        >>> len(layers) > 0
-        True
-    """
-    return run_profile(request, request.listener)
-
-
-@keywords_of(measuring.ExplainRequest)
-def explain(request: measuring.ExplainRequest) -> Explanation:
-    """Find why B's engines are slower or faster than A's: causes that add up to the change of the latency.
-
-    Returns:
-        For each batch size of both the causes, with the ONNX nodes and what may save B their cost, and the
-        kernels or layers that were replaced.
-
-    Example:
-        >>> found = trtopt.explain("engines", "engines", batch=8, duration=0.1)
-        >>> one = found.engines[0]
-        >>> abs(sum(cause.cost_ms for cause in one.causes) - (one.b_ms - one.a_ms)) < 1e-6
-        True
-    """
-    return run_explain(request, request.listener)
-
-
-@keywords_of(measuring.CompareRequest)
-def compare(request: measuring.CompareRequest) -> Compared:
-    """Compare B with the baseline A: faster, slower, same or undecided at each batch size.
-
-    Returns:
-        `outcome` with the verdicts, and `report`, the record that `trtopt compare --json` writes; of an
-        upgrade `report.upgrade_verdict`, and `report.upgrade` on results, layers, memory and build time.
-
-    Example:
-        >>> compared = trtopt.compare("engines", "engines", batch=8, duration=0.1)
-        >>> [row["batch"] for row in compared.rows()]
-        [8]
-        >>> verdict = compared.report.verdicts[0].verdict  # FASTER, SLOWER, SAME or UNDECIDED
-    """
-    return run_compare(request, request.listener)
-
-
-@keywords_of(measuring.HistoryAddRequest)
-def add_to_history(request: measuring.HistoryAddRequest) -> tuple[Path, ...]:
-    """Add results to a folder of one model's results over time, made where there is none.
-
-    Returns:
-        Their files in the folder; one that was in it already stays there once.
-
-    Example:
-        >>> [path.parent.name for path in trtopt.add_to_history("history", ["bench.json"])]
-        ['history']
-    """
-    return run_add(request)
-
-
-@keywords_of(measuring.HistoryRequest)
-def history(request: measuring.HistoryRequest) -> HistoryReport:
-    """Judge a folder of one model's results over time.
-
-    Returns:
-        The series, each with its runs (in milliseconds), the changes in them and what else changed there, and
-        a verdict on the newest run: SLOWER, FASTER, SAME, UNDECIDED; UNTRUSTWORTHY without figures.
-        Changes are found by the rank sum of Wilcoxon, Mann and Whitney: see
-        `trtopt.measure.statistics.change_points`.
-
-    Example:
-        >>> found = trtopt.history("history")
-        >>> found.series[0].verdict
-        'UNDECIDED'
-    """
-    return run_history(request)
-
-
-@keywords_of(building.SweepRequest)
-def sweep(request: building.SweepRequest) -> SweepReport:
-    """Build and measure a model at every combination, one at a time, into a folder that can be resumed.
-
-    What the folder already has of this model, machine and options is not built or measured again, however the
-    earlier run ended. A point that fails is recorded with its reason, and the next run
-    tries it again.
-
-    Returns:
-        All points of the folder, by precision, axes, streams and batch.
-
-    Raises:
-        MeasurementError: not one point could be measured.
-
-    Example:
-        >>> report = trtopt.sweep("model.onnx", "swept", batch=[1, 8], backend="onnxruntime", duration=0.1)
-        >>> [point.setting.batch for point in report.points]
-        [1, 8]
-        >>> [row["batch"] for row in report.rows()]
-        [1, 8]
-    """
-    return run_sweep(request, request.listener)
-
-
-@keywords_of(building.TuneRequest)
-def tune(request: building.TuneRequest) -> Tuned:
-    """Find a faster engine of a model within a budget of time: the most promising candidate first.
-
-    Each candidate changes one thing of the best engine so far. Its gain is predicted from a prior of its kind
-    that this machine's earlier ledgers correct; it is built, checked against the bounds and raced against the
-    best so far, interleaved in one process. The folder is a build folder of the best at any moment, with
-    `ledger.json` in it. A run that was killed can be resumed, and measures nothing twice.
-
-    Returns:
-        The folder, the accepted changes, and the ledger with every candidate.
-
-    Raises:
-        BoundError: the baseline misses an accuracy bound.
-
-    Example:
-        >>> tuned = trtopt.tune(
-        ...     "model.onnx", "tuned", backend="onnxruntime", budget="5m", include=["builder-setting"],
-        ...     duration=0.1,
-        ... )
-        >>> tuned.batch
-        1
-        >>> {row["kind"] for row in tuned.rows()}
-        {'builder-setting'}
-    """
-    return run_tune(request, request.listener)
-
-
-@keywords_of(serve.PlanRequest)
-def plan(request: serve.PlanRequest) -> BatchPlan:
-    """Choose engines, workers, largest batch and delay by simulation, and write the plan to a file.
-
-    Returns:
-        The plan, with the latency and throughput that the simulation predicts.
-
-    Raises:
-        PlanError: no setup meets all bounds; it says which bound costs what.
-
-    Example:
-        >>> made = trtopt.plan(["swept"], "plan.json", slo="p99=500ms", rate=200.0)
-        >>> made.goal
-        'p99=500ms'
-    """
-    return run_plan(request, request.listener.note)
-
-
-@keywords_of(serve.DeployRequest)
-def deploy(request: serve.DeployRequest) -> Path:
-    """Write an engine into a Triton model repository, as the next version of a model.
-
-    Triton serves one engine, with batches of any size: one is built where the source has an engine for each.
-
-    Returns:
-        The folder of the new version.
-    """
-    return deploy_triton(request)
+build = keywords_of(building.BuildRequest)(run_build)
+bench = keywords_of(measuring.BenchRequest)(run_bench)
+profile = keywords_of(measuring.ProfileRequest)(run_profile)
+explain = keywords_of(measuring.ExplainRequest)(run_explain)
+compare = keywords_of(measuring.CompareRequest)(run_compare)
+add_to_history = keywords_of(measuring.HistoryAddRequest)(run_add_to_history)
+history = keywords_of(measuring.HistoryRequest)(run_history)
+sweep = keywords_of(building.SweepRequest)(run_sweep)
+tune = keywords_of(building.TuneRequest)(run_tune)
+plan = keywords_of(serve.PlanRequest)(run_plan)
+deploy = keywords_of(serve.DeployRequest)(run_deploy)
+check = keywords_of(on_graphs.CheckRequest)(run_check)
+export = keywords_of(on_graphs.ExportRequest)(on_models.export)
+rewrite = keywords_of(on_graphs.RewriteRequest)(on_models.rewrite)
+extract = keywords_of(on_graphs.ExtractRequest)(on_models.extract)
+cast = keywords_of(on_graphs.CastRequest)(run_cast)
+bisect = keywords_of(on_graphs.BisectRequest)(run_bisect)
+reduce = keywords_of(on_graphs.ReduceRequest)(run_reduce)
+verify = keywords_of(building.VerifyRequest)(run_verify)
+optimize = keywords_of(building.OptimizeRequest)(run_optimize)
 
 
 @keywords_of(measuring.ReportRequest)
@@ -389,69 +193,6 @@ def models() -> dict[str, Path]:
     return spec.files()
 
 
-@keywords_of(on_graphs.CheckRequest)
-def check(request: on_graphs.CheckRequest) -> CheckReport:
-    """Compare an ONNX file, or the engines of a build folder, with a reference model on ONNX Runtime.
-
-    Returns:
-        The differences of every output; `passed` is whether all bounds are met.
-
-    Example:
-        >>> report = trtopt.check("engines", "model.onnx", data="data.npz", min_cosine=0.99)
-        >>> report.passed
-        True
-    """
-    return run_check(request, request.listener)
-
-
-@keywords_of(on_graphs.ExportRequest)
-def export(request: on_graphs.ExportRequest) -> Exported:
-    """Export a PyTorch model to ONNX and compare the file with PyTorch.
-
-    Returns:
-        The file with its opset, its number of nodes and the comparisons.
-
-    Raises:
-        BackendMissingError: PyTorch or onnxscript is not installed.
-
-    Example:
-        >>> exported = trtopt.export("resnet50", "exported.onnx", variant="tiny")
-        >>> exported.nodes > 0
-        True
-    """
-    return on_models.export(request)
-
-
-@keywords_of(on_graphs.RewriteRequest)
-def rewrite(request: on_graphs.RewriteRequest) -> RewriteTrace:
-    """Rewrite an ONNX file so that TensorRT fuses it better, and check that it stays the same function.
-
-    Returns:
-        The rules that were applied, declined and undone, and what the check found.
-
-    Example:
-        >>> trace = trtopt.rewrite("model.onnx", "rewritten.onnx")
-        >>> trace.nodes_after <= trace.nodes_before
-        True
-    """
-    return on_models.rewrite(request, request.listener.note)
-
-
-@keywords_of(on_graphs.ExtractRequest)
-def extract(request: on_graphs.ExtractRequest) -> Extraction:
-    """Write a part of an ONNX file, from some of its tensors to others.
-
-    Returns:
-        The part's inputs and outputs, and how many nodes it has.
-
-    Example:
-        >>> part = trtopt.extract("model.onnx", "part.onnx", inputs=["a"], outputs=["b"])
-        >>> part.nodes <= part.nodes_before
-        True
-    """
-    return on_models.extract(request)
-
-
 @keywords_of(on_graphs.DiffRequest)
 def diff(request: on_graphs.DiffRequest) -> ModelDifference:
     """Show how two ONNX files differ; nodes are matched by what they compute, not by their names.
@@ -470,25 +211,6 @@ def diff(request: on_graphs.DiffRequest) -> ModelDifference:
     return found
 
 
-@keywords_of(on_graphs.CastRequest)
-def cast(request: on_graphs.CastRequest) -> CastReport:
-    """Write an ONNX file with its nodes in 16 bits where that is safe.
-
-    A node stays FP32 where its operator must, where `exclude` names it, where its weight would
-    overflow or vanish, where `data` takes a tensor beyond `threshold`, and where an output on `data` would be
-    below 20 dB or a cosine of 0.99: what to keep for that is searched in at most 40 runs.
-
-    Returns:
-        The nodes that became 16-bit, those that stayed and why, and the differences of the outputs.
-
-    Example:
-        >>> report = trtopt.cast("model.onnx", "fp16.onnx", data="data.npz")
-        >>> len(report.lowered) > 0
-        True
-    """
-    return run_cast(request, request.listener.note)
-
-
 @keywords_of(on_graphs.QuantizeRequest)
 def quantize(request: on_graphs.QuantizeRequest) -> QuantizeReport:
     """Quantise an ONNX file: place Q/DQ where TensorRT profits from them, and write the calibration table.
@@ -501,25 +223,7 @@ def quantize(request: on_graphs.QuantizeRequest) -> QuantizeReport:
         >>> report.pairs > 0
         True
     """
-    return run_quantize(request.model, request.output, request, request.listener)
-
-
-@keywords_of(on_graphs.BisectRequest)
-def bisect(request: on_graphs.BisectRequest) -> BisectReport:
-    """Find the fewest nodes to keep in higher precision so that the bounds are met.
-
-    Returns:
-        The verdict, the nodes to keep with their patterns, the front of sets, and every node's sensitivity.
-
-    Example:
-        >>> report = trtopt.bisect(
-        ...     "model.onnx", precision="fp16", data="data.npz", min_cosine=0.9,
-        ...     backend="onnxruntime",
-        ... )
-        >>> report.verdict
-        'nothing to keep'
-    """
-    return run_bisect(request, request.listener)
+    return run_quantize(request.model, request.output, request)
 
 
 @keywords_of(on_graphs.InspectRequest)
@@ -538,26 +242,7 @@ def inspect(request: on_graphs.InspectRequest) -> Inspection:
         >>> found.model.inputs[0].name
         'images'
     """
-    return run_inspect(request, request.listener.note)[0]
-
-
-@keywords_of(on_graphs.ReduceRequest)
-def reduce(request: on_graphs.ReduceRequest) -> ReduceReport:
-    """Find the smallest part of a model that still fails as the whole does.
-
-    Returns:
-        The nodes that are left and the failure that they show; the model and its inputs are in files.
-
-    Raises:
-        ModelError: the model does not fail.
-        MeasurementError: the failure comes and goes.
-
-    Example:
-        >>> report = trtopt.reduce("model.onnx", "part.onnx", condition="! grep -q Gemm {model}")
-        >>> [node.op for node in report.nodes]
-        ['Gemm']
-    """
-    return run_reduce(request, request.listener)
+    return inspect_shown(request)[0]
 
 
 @keywords_of(on_graphs.LintRequest)
@@ -573,21 +258,6 @@ def lint(request: on_graphs.LintRequest) -> LintReport:
         ['odd-product']
     """
     return lint_model(Path(request.model), target=request.target)
-
-
-@keywords_of(building.VerifyRequest)
-def verify(request: building.VerifyRequest) -> FolderCheck:
-    """Hash every file of a build folder again.
-
-    Returns:
-        The files that are missing, changed or not of the build; `is_whole` is whether none is.
-
-    Example:
-        >>> check = trtopt.verify("engines")
-        >>> check.is_whole
-        True
-    """
-    return run_verify(request)
 
 
 def pack(
@@ -670,17 +340,3 @@ def _find_tensor(
         raise UsageError(f"name = {name!r}: no such {role}", f"give one of {', '.join(names)}")
     spec = specs[names.index(name)]
     return spec, next((one for one in io if one.name == name and one.role == role), None)
-
-
-@keywords_of(building.OptimizeRequest)
-def optimize(request: building.OptimizeRequest) -> Optimized:
-    """Lint a model, rewrite it, choose its precision, build, measure and check the engines.
-
-    `trtopt.optimize("model.onnx", data="samples.npz", slo="p99=10ms").best` is the batch size to deploy. The
-    folder then holds the build and the measurement; `trtopt report FOLDER` makes a page of both. The same
-    can be done step by step with `build`, `bench` and `check`.
-
-    Returns:
-        What was measured at each batch size, and the one to deploy.
-    """
-    return run_optimize(request, request.listener)

@@ -251,6 +251,7 @@ def keywords_of(request: Callable[P, T]) -> Callable[[Callable[[T], R]], Callabl
             "return": signature.return_annotation
         }
         call.__doc__ = _write_help(inspect.getdoc(function) or "", declared)
+        call.__module__ = "trtopt"
         return call
 
     return decorate

@@ -32,7 +32,7 @@ from trtopt.measure.contracts import contract_named
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.recipe import Recipe
 from trtopt.records import Manifest, TacticLock, read_versioned
-from trtopt.workflows.build.build import build
+from trtopt.workflows.build.build import build_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH = 8
@@ -117,7 +117,7 @@ def main() -> None:
             given = {} if kind == "free" else {kind: lock}
             began, out = time.monotonic(), folder / str(number)
             try:
-                manifest = build(model, out, RECIPE, executor=executor, **given)
+                manifest = build_recipe(model, out, RECIPE, executor=executor, **given)
                 spent.append(round(time.monotonic() - began, 1))
                 seen.setdefault(kind, []).append(look(out, manifest))
                 if kind == "lock":

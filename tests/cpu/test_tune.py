@@ -165,7 +165,7 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
         Change("streams=2", streams=2),
     )
     request = TuneRequest(tmp_path / "model.onnx", tmp_path / "out", batch=2, backend="onnxruntime")
-    with set_up(request, SILENT) as setup:
+    with set_up(request) as setup:
         evaluation = Evaluation(setup)
         built = evaluation.build_baseline(tmp_path / "0", 60.0)
         source = built.manifest.source_sha256
@@ -185,7 +185,7 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
 def test_candidates_for_tensorrt_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By TensorRT-RTX, which builds without a GPU: settings, types and formats, and a batch size."""
     monkeypatch.setattr(LocalExecutor, "require_measuring", lambda self: None)
-    with set_up(TuneRequest(DIGITS, tmp_path / "out", batch=8, backend="tensorrt-rtx"), SILENT) as setup:
+    with set_up(TuneRequest(DIGITS, tmp_path / "out", batch=8, backend="tensorrt-rtx")) as setup:
         evaluation = Evaluation(setup)
         built = evaluation.build_baseline(tmp_path / "0", 300.0)
         image = built.engine.inputs[0]

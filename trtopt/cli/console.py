@@ -9,7 +9,8 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from dataclasses import replace
+from typing import IO, Any, TypeVar
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -32,6 +33,7 @@ from trtopt.records import BenchReport, SweepPoint, SweepReport
 from trtopt.records.base import Result
 from trtopt.report.sweep import point_line
 from trtopt.report.view import Note, View, grouped, note_lines
+from trtopt.requests.shared import Request
 from trtopt.workflows.listener import DONE, Listener
 
 _UNLIMITED = 100_000
@@ -154,6 +156,8 @@ def _stream(err: bool) -> Any:
 # ── progress ────────────────────────────────────────────────────────────────────────────────────────────
 
 _DAY = 86400.0
+AnyRequest = TypeVar("AnyRequest", bound=Request)
+Outcome = TypeVar("Outcome")
 
 
 class ProgressBars(Progress):
@@ -256,9 +260,17 @@ def listening(report: Callable[[BenchReport], None] = lambda report: None) -> It
         yield Listener(progress=bars.show, plans=bars.plan, report=report, note=note, sweep=sweep)
 
 
+def perform(work: Callable[[AnyRequest], Outcome], request: AnyRequest, doing: str = "") -> Outcome:
+    """Run a workflow, its notes and its progress shown; `doing` names one whose length is unknown."""
+    with listening() as listener:
+        if doing:
+            listener.phase(doing, "")
+        return work(replace(request, listener=listener))
+
+
 @contextmanager
-def phases(doing: str) -> Iterator[Callable[[str], None]]:
-    """Work of unknown length: its phase and the time since it began, on a terminal; receives phases."""
+def phases(doing: str) -> Iterator[Listener]:
+    """Work of unknown length: its phase and the time since it began, on a terminal; its notes are phases."""
     with listening() as listener:
         listener.phase(doing, "")
 
@@ -269,4 +281,4 @@ def phases(doing: str) -> Iterator[Callable[[str], None]]:
                 LOG.info("%s", phase)
             listener.progress(0, phase, None)
 
-        yield enter
+        yield Listener(note=enter)

@@ -51,11 +51,10 @@ def optimize(request: building.OptimizeRequest) -> None:
     of MODEL and writes report.html into the build folder. With --data the precision is chosen too, where
     engines can be measured. Exits with 3 if a bound is missed.
     """
-    from trtopt.cli.console import listening, show_result
+    from trtopt.cli.console import perform, show_result
     from trtopt.workflows.optimize import optimize as run
 
-    with listening() as listener:
-        found = run(request, listener)
+    found = perform(run, request)
     show_result(found)
     _write_report(Path(found.folder))
     if not found.met:
@@ -99,12 +98,12 @@ def build(
     reports types. For FP16 on TensorRT 8.6 the limit is half of the weights, because it may choose FP32 where
     that is faster. What measured fastest fails only with --strict.
     """
-    from trtopt.cli.console import listening, show_notes, show_result
+    from trtopt.cli.console import perform, show_notes, show_result
     from trtopt.report.build import build_view
     from trtopt.report.precision import verdict_view
     from trtopt.report.profile import receipt_blocks
     from trtopt.report.view import View, plain
-    from trtopt.workflows.build.build import build_requested, default_output
+    from trtopt.workflows.build.build import build as run, default_output
     from trtopt.workflows.build.folder import check_receipts, receipts_of
 
     locked = context.params["locked"]
@@ -118,8 +117,7 @@ def build(
     sizes = cast("tuple[tuple[int, ...], ...]", request.batch or ())
     is_one = len(sizes) == 1
     request = replace(request, batch=sizes[0] if is_one else None, ranges=None if is_one else sizes or None)
-    with listening() as listener:
-        manifest = build_requested(replace(request, output=target), listener)
+    manifest = perform(run, replace(request, output=target))
     receipts = receipts_of(target, manifest)
     built = build_view(manifest, str(target))
     blocks = [*built.blocks]
@@ -214,7 +212,7 @@ def bench(
 
     try:
         with listening(save) as listener:
-            report = run(request, listener)
+            report = run(replace(request, listener=listener))
     except TrtoptError:
         finish()
         raise
@@ -269,7 +267,7 @@ def profile(request: measuring.ProfileRequest, output: Path | None, with_trace: 
     PATH is a build folder, one engine of it, or an ONNX file, whose names the layers have. Shows also which
     types ran; what fused, what did not and why; and how far each layer is from the device's limits.
     """
-    from trtopt.cli.console import listening, show_result
+    from trtopt.cli.console import perform, show_result
     from trtopt.errors import UsageError
     from trtopt.files.outputs import write_output
     from trtopt.records import to_json
@@ -278,8 +276,7 @@ def profile(request: measuring.ProfileRequest, output: Path | None, with_trace: 
 
     if with_trace and output is None:
         raise UsageError("--trace: no folder to write trace.json into", "name one with -o")
-    with listening() as listener:
-        report = run(request, listener)
+    report = perform(run, request)
     if output is not None:
         output.mkdir(exist_ok=True)
         kinds = profile_files(output)
@@ -306,15 +303,14 @@ def compare(request: measuring.CompareRequest, markdown: bool, export: tuple[Exp
 
     --control needs no B, nor does --across-contracts, which explains the contracts of one engine.
     """
-    from trtopt.cli.console import listening, show_result
+    from trtopt.cli.console import perform, show_result
     from trtopt.errors import DeviceError, UsageError
     from trtopt.workflows.compare.compare import compare as run
 
     if request.b is None and export:
         raise UsageError("--export: there is no B to give a verdict on", "give B, or omit --export")
     with gate("compare", export):
-        with listening() as listener:
-            compared = run(request, listener)
+        compared = perform(run, request)
         view = compared.view
         show_result(compared, view.markdown().splitlines() if markdown else None)
         if compared.failure is not None:
@@ -334,12 +330,10 @@ def explain(request: measuring.ExplainRequest) -> None:
     -o` wrote, for which no GPU is needed. Shows the change of the latency as a sum of causes, each with its
     milliseconds, ONNX nodes and what may save them; then the kernels or layers that were replaced.
     """
-    from trtopt.cli.console import listening, show_result
+    from trtopt.cli.console import perform, show_result
     from trtopt.workflows.profile.explain import explain as run
 
-    with listening() as listener:
-        found = run(request, listener)
-    show_result(found)
+    show_result(perform(run, request))
 
 
 @click.group(cls=Group)
@@ -357,9 +351,9 @@ def add_results(request: measuring.HistoryAddRequest) -> None:
     A result that is in it already stays there once. Several hosts may add at the same time.
     """
     from trtopt.cli.console import say
-    from trtopt.workflows.history import add
+    from trtopt.workflows.history import add_to_history
 
-    say(*(f"added: {path}" for path in add(request)))
+    say(*(f"added: {path}" for path in add_to_history(request)))
 
 
 @history.command("show", request="measure.HistoryRequest")
@@ -403,12 +397,11 @@ def sweep(request: building.SweepRequest) -> None:
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
     continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
     """
-    from trtopt.cli.console import listening, say, show_result
+    from trtopt.cli.console import perform, say, show_result
     from trtopt.workflows.sweep.sweep import sweep as run
 
     try:
-        with listening() as listener:
-            report = run(request, listener)
+        report = perform(run, request)
     except KeyboardInterrupt:
         say("trtopt: run the same command again to continue after the measured points", err=True)
         raise
@@ -428,14 +421,13 @@ def tune(request: building.TuneRequest) -> None:
     candidate with the predicted and the measured gain. Exits with 3 if the baseline misses the accuracy
     bound.
     """
-    from trtopt.cli.console import listening, say, show_result
+    from trtopt.cli.console import perform, say, show_result
     from trtopt.workflows.tune.setup import default_folder
     from trtopt.workflows.tune.tune import tune as run
     from trtopt.workflows.tune.tuned_folder import LEDGER
 
     try:
-        with listening() as listener:
-            tuned = run(request, listener)
+        tuned = perform(run, request)
     except KeyboardInterrupt:
         if Path(request.output or default_folder(Path(request.model))).joinpath(LEDGER).is_file():
             say("trtopt: run the same command with --resume to continue after the candidates tried", err=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,10 +97,10 @@ def inspect(request: requests.InspectRequest) -> None:
     sweep folder, a result file, a plan, a store of timing caches.
     """
     from trtopt.cli.console import phases, show_result, show_view
-    from trtopt.workflows.inspect import inspect as run
+    from trtopt.workflows.inspect import inspect_shown
 
-    with phases(f"inspecting {Path(request.path).name}") as enter:
-        inspection, result = run(request, enter)
+    with phases(f"inspecting {Path(request.path).name}") as listener:
+        inspection, result = inspect_shown(replace(request, listener=listener))
     show_result(inspection)
     if result is not None:
         show_view(result.view)
@@ -155,7 +157,7 @@ def rewrite(request: requests.RewriteRequest | None, listing: bool, explain: str
 
     What is written is checked to compute the same function as MODEL.
     """
-    from trtopt.cli.console import note, phases, show_result
+    from trtopt.cli.console import perform, show_result
     from trtopt.errors import UsageError
     from trtopt.rewrite.rewrite_trace import of_node
     from trtopt.rewrite.rules import catalogue, catalogue_json
@@ -169,8 +171,8 @@ def rewrite(request: requests.RewriteRequest | None, listing: bool, explain: str
         return
     if request is None:
         raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")
-    with phases(f"rewriting {Path(request.model).name}"):
-        trace = run(request, note, lambda trace: explain is None or of_node(trace, explain))
+    work = partial(run, accept=lambda trace: explain is None or of_node(trace, explain))
+    trace = perform(work, request, f"rewriting {Path(request.model).name}")
     show_result(trace, None if explain is None else of_node(trace, explain))
 
 
@@ -216,12 +218,12 @@ def cast(request: requests.CastRequest, explain: str | None, strict: bool) -> No
 
     Shows which nodes of MODEL stay FP32, and why.
     """
-    from trtopt.cli.console import note, phases, show_result
+    from trtopt.cli.console import perform, show_result
     from trtopt.report.precision import explain_cast
     from trtopt.workflows.precision.cast import cast as run
 
-    with phases(f"casting {Path(request.model).name}"):
-        report = run(request, note, lambda report: explain is None or explain_cast(report, explain))
+    work = partial(run, accept=lambda report: explain is None or explain_cast(report, explain))
+    report = perform(work, request, f"casting {Path(request.model).name}")
     show_result(report, None if explain is None else explain_cast(report, explain))
     check_alarms(report.alarms if report.verified else ("it was not compared",), strict=strict)
 
@@ -241,16 +243,13 @@ def quantize(request: requests.QuantizeRequest, explain: str | None, strict: boo
     """
     from trtopt.cli.console import phases, show_result
     from trtopt.report.precision import explain_quantization
-    from trtopt.workflows.listener import Listener
     from trtopt.workflows.precision.quantize import quantize as run
 
-    with phases(f"quantising {Path(request.model).name}") as enter:
-        listener = Listener(note=enter)
+    with phases(f"quantising {Path(request.model).name}") as listener:
         report = run(
             request.model,
             request.output,
-            request,
-            listener,
+            replace(request, listener=listener),
             lambda report: explain is None or explain_quantization(report, explain),
         )
     show_result(report, None if explain is None else explain_quantization(report, explain))
@@ -265,11 +264,10 @@ def check(request: requests.CheckRequest) -> None:
     MODEL is an ONNX file, a build folder or an engine in one; the reference is an ONNX file. Exits with 3 if
     a bound is not met.
     """
-    from trtopt.cli.console import listening, show_result
+    from trtopt.cli.console import perform, show_result
     from trtopt.workflows.precision.check import check as run
 
-    with listening() as listener:
-        report = run(request, listener)
+    report = perform(run, request)
     show_result(report)
     if not report.passed:
         raise click.exceptions.Exit(NOT_MET)
@@ -283,11 +281,10 @@ def bisect(request: requests.BisectRequest) -> None:
     They are the fewest of MODEL that meet the bounds. Exits with 3 if these are not met even with all nodes
     kept.
     """
-    from trtopt.cli.console import listening, show_result
+    from trtopt.cli.console import perform, show_result
     from trtopt.workflows.precision.bisect import bisect as run
 
-    with listening() as listener:
-        report = run(request, listener)
+    report = perform(run, request)
     show_result(report)
     if report.verdict == "not met":
         raise click.exceptions.Exit(NOT_MET)
@@ -301,9 +298,7 @@ def reduce(request: requests.ReduceRequest) -> None:
     It fails as MODEL does, on the inputs that are written next to it. A run that was stopped continues where
     it was: its journal is next to the output.
     """
-    from trtopt.cli.console import listening, show_result
+    from trtopt.cli.console import perform, show_result
     from trtopt.workflows.reduce import reduce as run
 
-    with listening() as listener:
-        report = run(request, listener)
-    show_result(report)
+    show_result(perform(run, request))

@@ -26,8 +26,8 @@ def plan(request: PlanRequest) -> None:
     from trtopt.cli.console import phases, show_result
     from trtopt.workflows.plan.plan import plan as make, require_goal
 
-    with phases("planning") as enter:
-        made = make(request, enter)
+    with phases("planning") as listener:
+        made = make(replace(request, listener=listener))
     show_result(made)
     require_goal(made)
 
@@ -47,9 +47,8 @@ def triton(request: DeployRequest) -> None:
     batches of any size: where SOURCE has an engine for each size, one is built with an optimisation profile
     for each.
     """
-    from trtopt.cli.console import listening, say
-    from trtopt.workflows.plan.deploy import deploy_triton
+    from trtopt.cli.console import perform, say
+    from trtopt.workflows.plan.deploy import deploy as run
 
-    with listening() as listener:
-        version = deploy_triton(replace(request, listener=listener))
+    version = perform(run, request)
     say(f"trtopt: written: {version}; {version.parent / 'README.md'} shows how to serve it", err=True)

@@ -51,11 +51,15 @@ _AHEAD = timedelta(minutes=1)
 _REMEDY = "add what `trtopt bench --json` wrote"
 
 
-def add(request: HistoryAddRequest) -> tuple[Path, ...]:
-    """Add the results to the folder; returns their files there.
+def add_to_history(request: HistoryAddRequest) -> tuple[Path, ...]:
+    """Add results to a folder of one model's results over time, made where there is none.
 
-    Each is a file of its own, named by its time and its content: writers do not meet, a result is in it once,
-    and what was added is never changed.
+    Returns:
+        Their files in the folder; one that was in it already stays there once.
+
+    Example:
+        >>> [path.parent.name for path in trtopt.add_to_history("history", ["bench.json"])]
+        ['history']
     """
     added = []
     for path in request.results:
@@ -78,9 +82,18 @@ def _has(kept: Path, content: bytes) -> bool:
 
 
 def history(request: HistoryRequest) -> HistoryReport:
-    """Judge all that the folder holds; with `result` that of its device, up to it.
+    """Judge a folder of one model's results over time.
 
-    A damaged file is named and left out.
+    Returns:
+        The series, each with its runs (in milliseconds), the changes in them and what else changed there, and
+        a verdict on the newest run: SLOWER, FASTER, SAME, UNDECIDED; UNTRUSTWORTHY without figures.
+        Changes are found by the rank sum of Wilcoxon, Mann and Whitney: see
+        `trtopt.measure.statistics.change_points`.
+
+    Example:
+        >>> found = trtopt.history("history")
+        >>> found.series[0].verdict
+        'UNDECIDED'
     """
     folder, name, last = Path(request.folder), "", None
     if request.result is not None:

@@ -97,12 +97,10 @@ _READERS: Mapping[str, Callable[[Path], Result]] = {
 """The files whose result is shown again."""
 
 
-def inspect(
-    request: InspectRequest, enter: Callable[[str], None] = lambda phase: None
-) -> tuple[Inspection, Result | None]:
+def inspect_shown(request: InspectRequest) -> tuple[Inspection, Result | None]:
     """What a path is and holds; with the result that it is a file or folder of, to be shown as it was."""
     path = Path(request.path)
-    found, result = _identify(path, request, enter)
+    found, result = _identify(path, request)
     if request.capability is not None and found.model is None:
         raise UsageError(
             f"--capability: {path} is {found.what}, not a model", "give the ONNX file, or omit the option"
@@ -110,9 +108,7 @@ def inspect(
     return found, result
 
 
-def _identify(
-    path: Path, request: InspectRequest, enter: Callable[[str], None]
-) -> tuple[Inspection, Result | None]:
+def _identify(path: Path, request: InspectRequest) -> tuple[Inspection, Result | None]:
     if path.is_dir():
         return _inspect_folder(path)
     if not path.is_file():
@@ -132,7 +128,7 @@ def _identify(
     if kind is not None:
         read = _READERS.get(kind)
         return _about(path, _text_of_kind(kind)), None if read is None else read(path)
-    return _inspect_model(path, request, enter), None
+    return _inspect_model(path, request), None
 
 
 def _about(path: Path, what: str, notes: Sequence[str] = ()) -> Inspection:
@@ -147,7 +143,7 @@ def _size(path: Path) -> int:
 # ── models ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _inspect_model(path: Path, request: InspectRequest, enter: Callable[[str], None]) -> Inspection:
+def _inspect_model(path: Path, request: InspectRequest) -> Inspection:
     """An ONNX file; what `trtopt build` would refuse of it is a note, for it is a reason to look into it."""
     try:
         file = load(path)
@@ -174,7 +170,7 @@ def _inspect_model(path: Path, request: InspectRequest, enter: Callable[[str], N
     found = replace(_about(path, "an ONNX model", notes), model=_contents_of(file, shapes))
     if request.capability is None:
         return found
-    capability, reasons = _judge(path, file, request.capability, enter)
+    capability, reasons = _judge(path, file, request.capability, request.listener.note)
     return replace(found, capability=capability, notes=reasons)
 
 

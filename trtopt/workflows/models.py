@@ -9,12 +9,11 @@ from pathlib import Path
 from trtopt.builder.shapes import fixed_lengths
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import UsageError
-from trtopt.export import export as exporting
+from trtopt.export.export import Exported, export as export_subject
 from trtopt.export.source_module import from_callable, from_spec, load_checkpoint, need
 from trtopt.export.spec import find
 from trtopt.inspect.model_difference import model_difference
 from trtopt.onnxio import extraction
-from trtopt.onnxio.disk_space import Note
 from trtopt.onnxio.model_file import check_changed_to, load, save
 from trtopt.onnxio.model_info import read_onnx, tensor_spec
 from trtopt.onnxio.prepare import count_nodes
@@ -24,8 +23,20 @@ from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 
 
-def export(request: ExportRequest) -> exporting.Exported:
-    """Export a model and compare the file with PyTorch; see `trtopt.export`."""
+def export(request: ExportRequest) -> Exported:
+    """Export a PyTorch model to ONNX and compare the file with PyTorch.
+
+    Returns:
+        The file with its opset, its number of nodes and the comparisons.
+
+    Raises:
+        BackendMissingError: PyTorch or onnxscript is not installed.
+
+    Example:
+        >>> exported = trtopt.export("resnet50", "exported.onnx", variant="tiny")
+        >>> exported.nodes > 0
+        True
+    """
     need("torch", "onnxscript")
     model, checkpoint = request.model, request.checkpoint
     if ":" in model and not model.endswith(".toml"):
@@ -34,7 +45,7 @@ def export(request: ExportRequest) -> exporting.Exported:
         subject = from_spec(find(model), request.variant, use_own_weights=checkpoint is None)
     if checkpoint is not None:
         load_checkpoint(subject.module, Path(checkpoint), strict=request.strict, unused=subject.unused)
-    return exporting.export(
+    return export_subject(
         subject,
         Path(request.output),
         open_reference,
@@ -46,9 +57,19 @@ def export(request: ExportRequest) -> exporting.Exported:
 
 
 def rewrite(
-    request: RewriteRequest, note: Note, accept: Callable[[RewriteTrace], object] = lambda trace: None
+    request: RewriteRequest,
+    accept: Callable[[RewriteTrace], object] = lambda trace: None,  # before anything is written
 ) -> RewriteTrace:
-    """See `trtopt.rewrite`; `accept` is shown the trace before anything is written."""
+    """Rewrite an ONNX file so that TensorRT fuses it better, and check that it stays the same function.
+
+    Returns:
+        The rules that were applied, declined and undone, and what the check found.
+
+    Example:
+        >>> trace = trtopt.rewrite("model.onnx", "rewritten.onnx")
+        >>> trace.nodes_after <= trace.nodes_before
+        True
+    """
     if request.dynamic_batch and request.batch is not None:
         raise UsageError(
             f"--batch {request.batch} fixes the batch, --dynamic-batch opens it", "omit one of them"
@@ -70,12 +91,21 @@ def rewrite(
         shapes=shapes,
         io=request.io_request,
         accept=accept,
-        note=note,
+        note=request.listener.note,
     )
 
 
 def extract(request: ExtractRequest) -> Extraction:
-    """See `trtopt.extract`."""
+    """Write a part of an ONNX file, from some of its tensors to others.
+
+    Returns:
+        The part's inputs and outputs, and how many nodes it has.
+
+    Example:
+        >>> part = trtopt.extract("model.onnx", "part.onnx", inputs=["a"], outputs=["b"])
+        >>> part.nodes <= part.nodes_before
+        True
+    """
     source, out = Path(request.model), Path(request.output)
     check_changed_to(out, source)
     model = load(source)

@@ -28,8 +28,8 @@ from trtopt.rewrite.lint import lint_model
 from trtopt.serving.load_folder import BENCH_FILE
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench, check_request
-from trtopt.workflows.build.build import build, default_output, obstacle
-from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.build.build import build_recipe, default_output, obstacle
+from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import check
 
 BATCHES = (1, 8, 32)
@@ -40,13 +40,21 @@ PERCENTILE = 99.0
 _RESULT = json_kind("trtopt.bench")
 
 
-def optimize(request: OptimizeRequest, listener: Listener = SILENT) -> Optimized:
-    """Lint a model, rewrite it, choose its precision, build, measure and check the engines."""
+def optimize(request: OptimizeRequest) -> Optimized:
+    """Lint a model, rewrite it, choose its precision, build, measure and check the engines.
+
+    `trtopt.optimize("model.onnx", data="samples.npz", slo="p99=10ms").best` is the batch size to deploy. The
+    folder then holds the build and the measurement; `trtopt report FOLDER` makes a page of both. The same
+    can be done step by step with `build`, `bench` and `check`.
+
+    Returns:
+        What was measured at each batch size, and the one to deploy.
+    """
     data, slo = request.data, request.slo
-    source, listener = Path(request.model), _once(listener)
+    source, listener = Path(request.model), _once(request.listener)
     goal = parse_goal(slo, "--slo") if slo is not None else None
     bounds = bounds_in({"min_cosine": request.min_cosine})
-    measuring = BenchRequest(source, backend="auto", data=data, duration=request.duration)
+    measuring = BenchRequest(source, backend="auto", data=data, duration=request.duration, listener=listener)
     check_request(measuring)
     onnx = read_onnx(source)
     unscaled = () if data is None else range_notes(onnx.inputs, open_data(data))
@@ -65,11 +73,13 @@ def optimize(request: OptimizeRequest, listener: Listener = SILENT) -> Optimized
         recipe = recipe_of(request, batch=batch, backend=chosen, **selection)
     if folder.is_dir():
         check_output(folder / BENCH_FILE, _RESULT)
-    manifest = build(source, folder, recipe, force=request.force, listener=listener)
-    report = bench(replace(measuring, path=folder), listener)
+    manifest = build_recipe(source, folder, recipe, force=request.force, listener=listener)
+    report = bench(replace(measuring, path=folder))
     write_output(folder / BENCH_FILE, to_json(report, indent=None), _RESULT)
-    comparison = CheckRequest(folder, source, data=data, backend="auto", min_cosine=request.min_cosine)
-    checked = check(comparison, listener)
+    comparison = CheckRequest(
+        folder, source, data=data, backend="auto", min_cosine=request.min_cosine, listener=listener
+    )
+    checked = check(comparison)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}
     points = tuple(
         point_of(point, precisions.get(point.batch), goal, trust_of(point, report.environment.device))

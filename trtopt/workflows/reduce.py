@@ -63,8 +63,8 @@ from trtopt.requests.models import CONDITIONS, ReduceRequest
 from trtopt.requests.recipe import make_recipe
 from trtopt.version import __version__
 from trtopt.workflows.bench.resolve_engines import engines_of_build
-from trtopt.workflows.build.build import build
-from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.build.build import build_recipe
+from trtopt.workflows.listener import SILENT
 from trtopt.workflows.precision.checker import Checker, run_over
 from trtopt.workflows.profile.profile import profile
 from trtopt.workflows.provenance import command_line, now
@@ -99,8 +99,21 @@ class Part:
     folder: Path
 
 
-def reduce(request: ReduceRequest, listener: Listener = SILENT) -> ReduceReport:
-    """Find a smallest part of a model that fails as the whole does; see `trtopt.reduce`."""
+def reduce(request: ReduceRequest) -> ReduceReport:
+    """Find the smallest part of a model that still fails as the whole does.
+
+    Returns:
+        The nodes that are left and the failure that they show; the model and its inputs are in files.
+
+    Raises:
+        ModelError: the model does not fail.
+        MeasurementError: the failure comes and goes.
+
+    Example:
+        >>> report = trtopt.reduce("model.onnx", "part.onnx", condition="! grep -q Gemm {model}")
+        >>> [node.op for node in report.nodes]
+        ['Gemm']
+    """
     began = time.perf_counter()
     source, out = Path(request.model), Path(request.output)
     inputs, journal = out.with_suffix(".npz"), out.with_name(f"{out.name}.journal")
@@ -116,9 +129,9 @@ def reduce(request: ReduceRequest, listener: Listener = SILENT) -> ReduceReport:
     terms = repr((__version__, backend, artifact.sha256, [*map(fingerprint_of, read)], options))
     with scratch_folder() as scratch, lock(journal):
         done = Journal(journal, terms)
-        listener.phase(source.name, "recording the values of its tensors")
+        request.listener.phase(source.name, "recording the values of its tensors")
         values, notes = _record(model, request.data, scratch)
-        trials = Trials(model, values, judge, scratch, done, request, listener)
+        trials = Trials(model, values, judge, scratch, done, request)
         try:
             found = trials.reduce()
         except (UsageError, ModelError, MeasurementError):  # run again it would read the same
@@ -298,7 +311,6 @@ class Trials:
     scratch: Path
     journal: Journal
     request: ReduceRequest
-    listener: Listener
     steps: int = 0
     resumed: int = 0
 
@@ -312,7 +324,7 @@ class Trials:
 
     def reduce(self) -> Found:
         """A part of which no node can be left out, or the smallest that was found in all steps."""
-        self.listener.plans(["reduce"])
+        self.request.listener.plans(["reduce"])
         seen = self.symptoms(self._whole, fixed=not self.is_open)
         if not seen:
             raise ModelError(
@@ -370,7 +382,7 @@ class Trials:
             raise Spent
         self.steps += 1
         text = f"step {self.steps}: {len(kept)} of {len(self._whole)} nodes"
-        self.listener.progress(0, text, None)
+        self.request.listener.progress(0, text, None)
         self._seen.add(key)
         if found is not None:
             self.resumed += 1
@@ -477,7 +489,7 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
         own = {"rewrite": "none", "backend": chosen.name, "build_timeout": request.timeout}
         recipe = make_recipe(request.profile, {**own, **part.sizes})
         folder = part.folder / "engines"
-        manifest = build(part.model, folder, recipe)
+        manifest = build_recipe(part.model, folder, recipe)
         if not manifest.onnx.inputs:  # there is nothing to run it on
             return ()
         ((engine, size), *_) = engines_of_build(folder, manifest, manifest.engines).at(None)

@@ -18,7 +18,7 @@ from trtopt.files.atomic import is_temporary
 from trtopt.records import BenchReport, to_json
 from trtopt.requests.measure import HistoryAddRequest, HistoryRequest
 from trtopt.workflows.compare.result_files import read_result
-from trtopt.workflows.history import add, history
+from trtopt.workflows.history import add_to_history as add, history
 
 
 @pytest.fixture

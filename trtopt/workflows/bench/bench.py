@@ -29,15 +29,28 @@ from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, Kerne
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines, runs_on
-from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 
 _RANGES_LIMIT_S = 300.0
 """A process that records ranges and hangs costs no more: a profile does without them."""
 
 
-def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
-    """Measure the engines of a build folder, one engine of it, or an ONNX file; see `trtopt.bench`."""
+def bench(request: BenchRequest) -> BenchReport:
+    """Measure the engines of a build folder, one engine of it, or an ONNX file.
+
+    Returns:
+        The measurements, one point per engine and batch size, raw samples included.
+
+    Raises:
+        NoGpuError, BackendMissingError: the engines cannot run here.
+
+    Example:
+        >>> report = trtopt.bench("engines", batch=8, duration=0.1)
+        >>> [(row["batch"], row["p50_ms"] < 1000) for row in report.rows()]
+        [(8, True)]
+        >>> text = report.table()
+        >>> frame = report.to_pandas()  # doctest: +SKIP
+    """
     path, batch = Path(request.path), batch_sizes(request.batch)
     check_request(request)
     job_of = partial(
@@ -63,13 +76,13 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
     control = open_clock_control(name) if request.lock_clocks is not False else None
     notes: list[str] = []
     sizes = request.sizes
-    wanted = resolve_engines(path, batch, request.backend, notes, listener, request.trust, sizes)
+    wanted = resolve_engines(path, batch, request.backend, notes, request.listener, request.trust, sizes)
     with wanted as resolved:
         if request.data is not None:
             notes += range_notes(resolved.inputs, open_data(request.data))
         jobs = [job_of(engine=engine, batch=size) for engine, size in resolved.at(batch, sizes)]
         with _clocks(control, request.lock_clocks, notes):
-            return _run(jobs, resolved, request, notes, listener)
+            return _run(jobs, resolved, request, notes)
 
 
 def check_request(request: BenchRequest) -> None:
@@ -102,12 +115,12 @@ def _run(
     resolved: ResolvedEngines,
     request: BenchRequest,
     notes: list[str],
-    listener: Listener,
 ) -> BenchReport:
     """One job after the other: a device measures one thing at a time. The listener receives each report.
 
     An engine that is missing or damaged leaves the others to be measured.
     """
+    listener = request.listener
     listener.plans([f"batch{job.batch}" for job in jobs])
     created = now()
     report: BenchReport | None = None

@@ -21,7 +21,7 @@ from trtopt.measure.engine import DescribeJob, EngineDescription, LoadedEngine
 from trtopt.recipe import ANY_SIZES, Recipe
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, Profile, ShapeRange, TensorSpec
 from trtopt.records.tensors import TypedTensor
-from trtopt.workflows.build.build import build
+from trtopt.workflows.build.build import build_recipe
 from trtopt.workflows.build.folder import as_it_is, verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import engine_at
@@ -97,7 +97,7 @@ def resolve_engines(
             recipe = msgspec.structs.replace(
                 sizes, batch=tuple(batch) if batch else None, backend=choice.name
             )
-            manifest = build(path, folder, recipe, listener=listener)
+            manifest = build_recipe(path, folder, recipe, listener=listener)
             yield engines_of_build(folder, manifest, manifest.engines)
         return
     own = engines[0].plan.backend.name

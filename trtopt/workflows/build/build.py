@@ -54,9 +54,23 @@ from trtopt.workflows.tactic_lock import KIND, lock_alarms, lock_of, open_lock
 from trtopt.workflows.workbench import Workbench, check_opset, make_plans, notes_on, open_executor
 
 
-def build_requested(request: BuildRequest, listener: Listener) -> Manifest:
-    """See `trtopt.build`."""
-    return build(
+def build(request: BuildRequest) -> Manifest:
+    """Build engines from an ONNX file into a folder: one per batch size, or one dynamic engine.
+
+    Returns:
+        The manifest of the folder: its engines with their settings, and how they were made.
+
+    Raises:
+        BuildError: the builder failed.
+
+    Example:
+        >>> manifest = trtopt.build("model.onnx", "engines", batch=[1, 8], backend="onnxruntime")
+        >>> manifest
+        <Manifest: 2 engines by onnxruntime: batch 1, 8>
+        >>> [engine.path for engine in manifest.engines]
+        ['batch1.onnx', 'batch8.onnx']
+    """
+    return build_recipe(
         request.model,
         request.output,
         request.recipe,
@@ -64,11 +78,11 @@ def build_requested(request: BuildRequest, listener: Listener) -> Manifest:
         cache_dir=request.cache_dir,
         lock=request.lock,
         locked=request.locked,
-        listener=listener,
+        listener=request.listener,
     )
 
 
-def build(
+def build_recipe(
     model: str | Path,
     output: str | Path | None,
     recipe: Recipe,

@@ -130,7 +130,16 @@ def check_receipts(
 
 
 def verify(request: VerifyRequest) -> FolderCheck:
-    """See `trtopt.verify`."""
+    """Hash every file of a build folder again.
+
+    Returns:
+        The files that are missing, changed or not of the build; `is_whole` is whether none is.
+
+    Example:
+        >>> check = trtopt.verify("engines")
+        >>> check.is_whole
+        True
+    """
     folder = Path(request.folder)
     return trust(folder, request.trust) if request.trust else check_folder(folder)
 

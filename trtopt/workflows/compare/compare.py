@@ -19,7 +19,6 @@ from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.bench.resolve_engines import check_trust, is_model, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file
-from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.race import Setting, heat, race, verdict_record
 
@@ -39,8 +38,19 @@ class Kind(Enum):
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
 
 
-def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
-    """Judge B against the baseline A; see `trtopt.compare`."""
+def compare(request: CompareRequest) -> Compared:
+    """Compare B with the baseline A: faster, slower, same or undecided at each batch size.
+
+    Returns:
+        `outcome` with the verdicts, and `report`, the record that `trtopt compare --json` writes; of an
+        upgrade `report.upgrade_verdict`, and `report.upgrade` on results, layers, memory and build time.
+
+    Example:
+        >>> compared = trtopt.compare("engines", "engines", batch=8, duration=0.1)
+        >>> [row["batch"] for row in compared.rows()]
+        [8]
+        >>> verdict = compared.report.verdicts[0].verdict  # FASTER, SLOWER, SAME or UNDECIDED
+    """
     first, second = Path(request.a), Path(request.b) if request.b is not None else None
     kind = _kind_of(first, second, request)
     what, useful = kind.value
@@ -59,11 +69,11 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
     )
     outcome: Outcome
     if kind is Kind.BUILDS:
-        outcome = compare_recipes(request, setting, listener)
+        outcome = compare_recipes(request, setting)
     elif kind is Kind.ENGINES:
-        outcome = compare_engines(request, setting, listener)
+        outcome = compare_engines(request, setting)
     elif kind is Kind.CONTRACTS:
-        outcome = explain_engines(first, request, setting, listener)
+        outcome = explain_engines(first, request, setting)
     else:
         assert second is not None
         outcome = compare_files(first, second, request)
@@ -143,7 +153,7 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
 # ── where the difference between two contracts comes from: the gap ledger of an engine ──────────────────────
 
 
-def explain_engines(path: Path, request: CompareRequest, setting: Setting, listener: Listener) -> Gaps:
+def explain_engines(path: Path, request: CompareRequest, setting: Setting) -> Gaps:
     """The ledger between two contracts for every engine of a folder, or one engine, at every batch size."""
     text = request.across_contracts or ""
     names = [name.strip() for name in text.split(",")]
@@ -155,12 +165,12 @@ def explain_engines(path: Path, request: CompareRequest, setting: Setting, liste
     start, end = map(contract_named, names)
     notes, batch, variants = list[str](), batch_sizes(request.batch), tuple(gap_variants(start, end))
     check_trust(request.trust, [path])
-    with resolve_engines(path, batch, request.backend, notes, listener, request.trust) as found:
+    with resolve_engines(path, batch, request.backend, notes, request.listener, request.trust) as found:
         heats = []
         for engine, size in found.at(batch):
             one = heat(f"batch{size}", [engine], (), "contracts", size, setting)
             heats.append(msgspec.structs.replace(one, variants=variants, least_rounds=0))
-        runs = race(heats, listener, setting.timeout)
+        runs = race(heats, request.listener, setting.timeout)
     notes += notes_of(runs)
     environment = runs[0].environment
     return Gaps(

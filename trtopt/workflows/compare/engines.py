@@ -44,7 +44,6 @@ from trtopt.workflows.bench.resolve_engines import (
 )
 from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.compare.upgrade import built_graphs, upgrade_of
-from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
     Setting,
     compare_turns,
@@ -67,7 +66,7 @@ TURNS_LIMIT = 0.02
 """The slowdown that a comparison in turns must rule out, unless --fail-on is given."""
 
 
-def compare_engines(request: CompareRequest, setting: Setting, listener: Listener) -> Comparisons:
+def compare_engines(request: CompareRequest, setting: Setting) -> Comparisons:
     """Judge B's engines against A's at every batch size, A and B in turns in one process.
 
     With `control` A is also measured against itself, as many times, each in a process of its own; what that
@@ -80,7 +79,7 @@ def compare_engines(request: CompareRequest, setting: Setting, listener: Listene
     with ExitStack() as resources:
         sides, works, batch = list[_Build](), list[Work](), batch_sizes(request.batch)
         for path in paths:
-            wanted = resolve_engines(path, batch, request.backend, notes, listener, request.trust)
+            wanted = resolve_engines(path, batch, request.backend, notes, request.listener, request.trust)
             found = resources.enter_context(wanted)
             sides.append({size: engine for engine, size in found.at(batch, request.sizes)})
             works.append(work_of(found.source_sha256, sides[-1]))
@@ -94,9 +93,9 @@ def compare_engines(request: CompareRequest, setting: Setting, listener: Listene
             for index in range(again):
                 twice, label = [sides[0][size]] * 2, f"batch{size}: A and A, {index + 1} of {again}"
                 heats.append(heat(label, twice, ("A", "A again"), "control", size, setting, rounds))
-        runs = race(heats, listener, setting.timeout)
+        runs = race(heats, request.listener, setting.timeout)
         is_whole = all(run.failure is None for run in runs)
-        upgrade = upgrade_of(graphs, sides, request, notes, listener) if graphs and is_whole else None
+        upgrade = upgrade_of(graphs, sides, request, notes) if graphs and is_whole else None
     notes += notes_of(runs)
     notes += _keep_spread(runs)
     rows, controls = evaluate_turns(runs, request.threshold)
@@ -182,17 +181,17 @@ _ROUNDS = 4
 """Turns that each build has in one process."""
 
 
-def compare_recipes(request: CompareRequest, setting: Setting, listener: Listener) -> Comparisons:
+def compare_recipes(request: CompareRequest, setting: Setting) -> Comparisons:
     """Build the plans of each folder as often as `builds` says, and judge the second recipe by the first."""
     paths, count, threshold = _paths(request), request.builds or 0, request.threshold
     notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
     own = read_manifest(paths[0]).engines[0].plan.backend.name
     where = recipe_of(request, batch=None, backend=None)
     builder = open_builder(choose_for_running(request.backend, own).name)
-    with scratch_folder() as scratch, open_executor(where, builder, listener.note) as executor:
+    with scratch_folder() as scratch, open_executor(where, builder, request.listener.note) as executor:
         executor.require_measuring()
         sides = [
-            _build_side(path, request, scratch / name, notes, listener, executor)
+            _build_side(path, request, scratch / name, notes, executor)
             for name, path in zip("AB", paths, strict=True)
         ]
         sizes = paired_sizes(*(side[0] for side in sides))
@@ -200,7 +199,7 @@ def compare_recipes(request: CompareRequest, setting: Setting, listener: Listene
         works = [work_of("", side[0]) for side in sides]
         notes += require_alike(unlike_work(*works), force=request.force)
         heats = [_heat(sides, size, run, setting) for size in sizes for run in range(RUNS)]
-        results = race(heats, listener, setting.timeout, executor)
+        results = race(heats, request.listener, setting.timeout, executor)
     notes += notes_of(results)
     by_size: dict[int, list[InterleavedRun]] = {}  # a device that failed leaves fewer runs, or none
     for result in results:
@@ -227,7 +226,6 @@ def _build_side(
     request: CompareRequest,
     scratch: Path,
     notes: list[str],
-    listener: Listener,
     executor: Executor,
 ) -> _Side:
     """All builds of one side: the folder's plans again and again."""
@@ -240,7 +238,7 @@ def _build_side(
     choice = choose_for_running(request.backend, own)
     if choice.name != own:
         notes.append(f"{folder.name} is built with {choice.name} instead of {own}: {choice.reason}")
-    workbench = Workbench(builder=open_builder(choice.name), executor=executor, listener=listener)
+    workbench = Workbench(builder=open_builder(choice.name), executor=executor, listener=request.listener)
     builds = []
     for index in range(request.builds or 0):
         place = scratch / str(index)

@@ -25,7 +25,6 @@ from trtopt.records import OnnxArtifact, OutputChange, Upgrade, UpgradedEngine
 from trtopt.requests.measure import CompareRequest, ExplainRequest
 from trtopt.workflows.bench.resolve_engines import find_engines, runs_on
 from trtopt.workflows.build.folder import verified_graphs
-from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.checker import run_over
 from trtopt.workflows.profile.explain import explain
 
@@ -61,13 +60,12 @@ def upgrade_of(
     sides: Sequence[Side],
     request: CompareRequest,
     notes: list[str],
-    listener: Listener,
 ) -> Upgrade:
     """What became of results, layers, memory and build time from A's engines to B's."""
     outputs, engines = list[OutputChange](), list[UpgradedEngine]()
     rounded: dict[str, RoundedModels] = {}
     for size in sorted(sides[0]):
-        listener.phase(f"batch{size}", "comparing results")
+        request.listener.phase(f"batch{size}", "comparing results")
         old, new = pair = [side[size] for side in sides]
         a, b = (own[one.artifact.plan.onnx_sha256] for own, one in zip(graphs, pair, strict=True))
         if a.types != b.types:
@@ -87,7 +85,7 @@ def upgrade_of(
         )
     own = {"kernels": False, "duration": min(request.duration or _LAYERS_S, _LAYERS_S)}
     try:
-        layers = explain(ExplainRequest(**request.values_for(ExplainRequest) | own), listener).engines
+        layers = explain(ExplainRequest(**request.values_for(ExplainRequest) | own)).engines
     except TrtoptError as error:
         layers = ()
         notes.append(f"layers are not compared: {error.problem}")

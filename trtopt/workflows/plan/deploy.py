@@ -62,8 +62,14 @@ class _Chosen:
         return Served(engine, self.policy, self.workers, self.plan)
 
 
-def deploy_triton(request: DeployRequest) -> Path:
-    """Write an engine into a model repository, as the next version of a model; see `trtopt.deploy`."""
+def deploy(request: DeployRequest) -> Path:
+    """Write an engine into a Triton model repository, as the next version of a model.
+
+    Triton serves one engine, with batches of any size: one is built where the source has an engine for each.
+
+    Returns:
+        The folder of the new version.
+    """
     source, repository = Path(request.source), Path(request.output)
     name, whole = request.name, source.resolve()
     if name is None:  # a folder's name may have a dot that begins no suffix

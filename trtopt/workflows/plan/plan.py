@@ -15,7 +15,6 @@ from trtopt.executors.api import run_job
 from trtopt.files.atomic import write_atomically
 from trtopt.files.outputs import json_kind, write_output
 from trtopt.measure.load.arrivals import parse_goal
-from trtopt.onnxio.disk_space import Note, silent
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, Served, ServingCost, Verification, to_json
 from trtopt.requests.serve import PlanRequest
 from trtopt.serving.planning.search import RUNS, Bounds, Demand, Outcome, Search, nothing_keeps
@@ -29,8 +28,20 @@ from trtopt.workflows.provenance import command_line, now
 PLAN = json_kind("trtopt.plan")
 
 
-def plan(request: PlanRequest, note: Note = silent) -> BatchPlan:
-    """Choose engines, workers, largest batch and delay, and write the plan to a file; see `trtopt.plan`."""
+def plan(request: PlanRequest) -> BatchPlan:
+    """Choose engines, workers, largest batch and delay by simulation, and write the plan to a file.
+
+    Returns:
+        The plan, with the latency and throughput that the simulation predicts.
+
+    Raises:
+        PlanError: no setup meets all bounds; it says which bound costs what.
+
+    Example:
+        >>> made = trtopt.plan(["swept"], "plan.json", slo="p99=500ms", rate=200.0)
+        >>> made.goal
+        'p99=500ms'
+    """
     output = Path(request.output)
     goal = parse_goal(request.slo, "--slo")
     bounds = Bounds(goal, request.memory_bytes, request.max_engines, request.for_triton)
@@ -43,13 +54,13 @@ def plan(request: PlanRequest, note: Note = silent) -> BatchPlan:
     if rate is None and isinstance(process, Recorded):
         rate = process.rate
     notes = [*measured.notes]
-    note("measuring what serving adds to an engine")
+    request.listener.note("measuring what serving adds to an engine")
     try:
         costs: Costs = serving_costs(measured, request.timeout, request.trust)
     except (DeviceError, IncompatibleEngineError) as error:
         costs = NO_COST
         notes.append(f"the serving overhead is unknown and taken as zero: {error.summary}")
-    note(f"simulating ways to serve with {len(measured.engines)} engines")
+    request.listener.note(f"simulating ways to serve with {len(measured.engines)} engines")
     chosen, demand = _choose(
         Search(measured.engines, costs), Demand(process, rate or 1.0, shares), bounds, rate is None
     )
@@ -78,7 +89,7 @@ def plan(request: PlanRequest, note: Note = silent) -> BatchPlan:
     )
     write_output(output, to_json(made), PLAN)
     if request.verify:
-        found = verify(made, output, process, request, note)
+        found = verify(made, output, process, request)
         made = msgspec.structs.replace(made, verification=found)
         write_atomically(output, to_json(made))
     return made
@@ -203,7 +214,7 @@ _VERIFIED_S = 20.0
 """At most, and half of the time that there is, unless a single run takes longer."""
 
 
-def verify(made: BatchPlan, path: Path, process: Process, request: PlanRequest, note: Note) -> Verification:
+def verify(made: BatchPlan, path: Path, process: Process, request: PlanRequest) -> Verification:
     """Serve the load of the plan, which lies at `path`, with `trtopt.serving`.
 
     One, three or five runs one after the other, as many as 20 seconds allow, each of as many requests as were
@@ -224,7 +235,7 @@ def verify(made: BatchPlan, path: Path, process: Process, request: PlanRequest, 
         before_s=arrivals_at("poisson", rate, math.ceil(rate * _BEFORE_S), _BEFORE_SEED).tolist(),
         trust=tuple(request.trust),
     )
-    note(f"serving {len(at_s):,} requests, {at_s[-1]:.0f} s")
+    request.listener.note(f"serving {len(at_s):,} requests, {at_s[-1]:.0f} s")
     return verification_of(run_job(job, limit_s=timeout), parse_goal(made.goal, "--slo").p, runs)
 
 

@@ -42,7 +42,7 @@ from trtopt.requests.models import BisectRequest, QuantizeOptions
 from trtopt.requests.recipe import make_recipe
 from trtopt.targets import DEFAULT, ONNXRUNTIME, target_of
 from trtopt.workflows.bench.resolve_engines import engines_of_build
-from trtopt.workflows.build.build import build
+from trtopt.workflows.build.build import build_recipe
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.checker import Checker
 from trtopt.workflows.precision.quantize import job_of, rewrite_in_fp32, save
@@ -109,20 +109,29 @@ class Trials:
         return self.variants.variant(kept, spool), self.subjects[kept]
 
 
-def bisect(request: BisectRequest, listener: Listener = SILENT) -> BisectReport:
-    """Find the fewest nodes that must be kept in higher precision for the bounds to be met.
+def bisect(request: BisectRequest) -> BisectReport:
+    """Find the fewest nodes to keep in higher precision so that the bounds are met.
 
-    Every set of nodes is judged against the model by its engine where a GPU and TensorRT are here, otherwise
-    on ONNX Runtime. Where an output is given and the bounds can be met, the model found is written there.
+    Returns:
+        The verdict, the nodes to keep with their patterns, the front of sets, and every node's sensitivity.
+
+    Example:
+        >>> report = trtopt.bisect(
+        ...     "model.onnx", precision="fp16", data="data.npz", min_cosine=0.9,
+        ...     backend="onnxruntime",
+        ... )
+        >>> report.verdict
+        'nothing to keep'
     """
     began = time.perf_counter()
     source, target = Path(request.model), Path(request.output) if request.output is not None else None
     _check(source, target, request)
     checker = Checker(read_onnx(source), None, request.bounds)
     evaluator = evaluator_for(checker, request)
+    listener = request.listener
     listener.note(f"evaluating with {evaluator.backend}: {evaluator.reason}")
     with scratch_folder() as scratch:
-        variants, file = _variants(source, checker, request, evaluator.target, scratch, listener)
+        variants, file = _variants(source, checker, request, evaluator.target, scratch)
         shares, notes = _shares(file, variants.nodes, _data_of(request))
         most = request.max_evaluations
         trials = Trials(variants, evaluator.judge, request.bounds, scratch, most, listener)
@@ -194,7 +203,7 @@ def _check(source: Path, target: Path | None, request: BisectRequest) -> None:
 
 
 def _variants(
-    source: Path, checker: Checker, request: BisectRequest, target: str, scratch: Path, listener: Listener
+    source: Path, checker: Checker, request: BisectRequest, target: str, scratch: Path
 ) -> tuple[Variants, ModelFile]:
     """The models to try, and the one that they are made of, whose nodes are those that can be kept."""
     samples = open_data(str(request.calib or request.data))
@@ -207,7 +216,7 @@ def _variants(
         keep, include = tuple(request.exclude), tuple(request.include)
         cast_options = CastOptions(request.precision, target, keep=keep, include=include)
         cast_options.check(checker.model.proto)
-        listener.note("measuring values")
+        request.listener.note("measuring values")
         return CastVariants(checker.model, samples, cast_options, scratch), checker.model
     own = {"target": target, "data": request.calib}
     job = job_of(QuantizeOptions(**request.values_for(QuantizeOptions) | own))
@@ -216,9 +225,9 @@ def _variants(
             f"{source} already contains Q/DQ, so it has no error against itself",
             "give the float model; trtopt check --layers compares the two",
         )
-    listener.note("rewriting the graph")
+    request.listener.note("rewriting the graph")
     file, _ = rewrite_in_fp32(source, scratch, target)
-    listener.note("placing Q/DQ and calibrating")
+    request.listener.note("placing Q/DQ and calibrating")
     job = replace(job, source=samples, model_sha256=checker.artifact.sha256)
     return QuantizedVariants(file, samples, job, target), file
 
@@ -309,7 +318,7 @@ def judge_engines(
             "timing_cache": str(folder.parent / "timing.cache") if builder.uses_timing_cache else None,
         },
     )
-    manifest = build(source, built, recipe)
+    manifest = build_recipe(source, built, recipe)
     there = engines_of_build(built, manifest, manifest.engines)
     return tuple(checker.engines(there.at(None), _data_of(request), SILENT, request.timeout))
 

@@ -20,7 +20,7 @@ from trtopt.device.ort.reference import CannotLoad, CannotRun, Crashed, Operator
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
 from trtopt.onnxio import model_file
-from trtopt.onnxio.disk_space import Note, check_output_room, silent
+from trtopt.onnxio.disk_space import check_output_room
 from trtopt.onnxio.graph_walk import graphs_of, name_apart, opset_of
 from trtopt.onnxio.half_emulation import is_low, widened
 from trtopt.onnxio.model_file import ModelFile
@@ -51,17 +51,25 @@ UNVERIFIED = "trtopt.unverified"
 
 def cast(
     request: CastRequest,
-    note: Note = silent,
-    accept: Callable[[CastReport], object] = lambda report: None,
+    accept: Callable[[CastReport], object] = lambda report: None,  # before anything is written
 ) -> CastReport:
-    """Write an ONNX file with its nodes in 16 bits, but for those that must stay FP32; see `trtopt.cast`.
+    """Write an ONNX file with its nodes in 16 bits where that is safe.
 
-    Without data, a model with operators that ONNX Runtime lacks need not run. Nodes that are 16-bit already
-    are decided again. `accept` gets the report before anything is written, `note` what there is to say.
+    A node stays FP32 where its operator must, where `exclude` names it, where its weight would
+    overflow or vanish, where `data` takes a tensor beyond `threshold`, and where an output on `data` would be
+    below 20 dB or a cosine of 0.99: what to keep for that is searched in at most 40 runs.
+
+    Returns:
+        The nodes that became 16-bit, those that stayed and why, and the differences of the outputs.
+
+    Example:
+        >>> report = trtopt.cast("model.onnx", "fp16.onnx", data="data.npz")
+        >>> len(report.lowered) > 0
+        True
     """
     began = time.perf_counter()
     source, out, data = Path(request.model), Path(request.output), request.data
-    original = _load(request, source, out, note)
+    original = _load(request, source, out)
     is_measured = data is not None or request.threshold is not None
     cast_options = CastOptions(
         request.precision,
@@ -110,7 +118,9 @@ def cast(
             if node.name in made.decision.places and not cast_options.includes(node)
         }
         if data is not None and costs and accuracy_alarms(made.differences) and made.used > ALLOWED:
-            note(f"the outputs are too inaccurate: searching what to keep in FP32, in at most {_RUNS} runs")
+            request.listener.note(
+                f"the outputs are too inaccurate: searching what to keep in FP32, in at most {_RUNS} runs"
+            )
             lowest = made
 
             def error(kept: Names) -> float:
@@ -183,7 +193,7 @@ def _search_note(found: Found, before: Sequence[OutputDifference]) -> str:
     return f"{nodes} stay FP32 for the outputs' accuracy, found in {runs}; with them in 16 bits {alarm}"
 
 
-def _load(request: CastRequest, source: Path, out: Path, note: Note) -> ModelFile:
+def _load(request: CastRequest, source: Path, out: Path) -> ModelFile:
     """The model, once the request is known to be sound and its result to have room."""
     if request.data is not None and not request.run:
         raise UsageError("--no-run: runs no data", "omit --data, or --no-run")
@@ -191,7 +201,7 @@ def _load(request: CastRequest, source: Path, out: Path, note: Note) -> ModelFil
         raise UsageError(f"--threshold {request.threshold:g}: must be above 0", "omit it for the default")
     model_file.check_changed_to(out, source)
     model = model_file.load(source)
-    check_output_room(out, casting_bytes(model), note)
+    check_output_room(out, casting_bytes(model), request.listener.note)
     return model
 
 

@@ -21,13 +21,21 @@ from trtopt.records.precision import CheckReport, LayerDifference
 from trtopt.requests.models import CheckRequest
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.workflows.bench.resolve_engines import check_trust, is_model, resolve_engines
-from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.checker import Checker, Task
 from trtopt.workflows.provenance import command_line, now
 
 
-def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
-    """Compare an ONNX file, or engines, with the model `against` on ONNX Runtime; see `trtopt.check`."""
+def check(request: CheckRequest) -> CheckReport:
+    """Compare an ONNX file, or the engines of a build folder, with a reference model on ONNX Runtime.
+
+    Returns:
+        The differences of every output; `passed` is whether all bounds are met.
+
+    Example:
+        >>> report = trtopt.check("engines", "model.onnx", data="data.npz", min_cosine=0.99)
+        >>> report.passed
+        True
+    """
     path, against, data = Path(request.path), Path(request.against), request.data
     batch, sizes = batch_sizes(request.batch), request.sizes
     if data is not None and sizes.given:
@@ -37,6 +45,7 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
         data = task.data
     checker = Checker(read_onnx(against), task, request.bounds)
     notes: list[str] = []
+    listener = request.listener
     found: tuple[LayerDifference, ...] = ()
     if is_model(path):
         if batch or sizes.given:

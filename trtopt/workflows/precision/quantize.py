@@ -48,7 +48,6 @@ from trtopt.rewrite.rules import quantizing_rules
 from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization, type_graph
 from trtopt.targets import target_named
-from trtopt.workflows.listener import SILENT, Listener
 
 _MERGING = {"merged": ("merge-matmuls",)}
 
@@ -57,7 +56,6 @@ def quantize(
     model: str | Path,
     out: str | Path,
     request: QuantizeOptions,
-    listener: Listener = SILENT,
     accept: Callable[[QuantizeReport], object] = lambda report: None,
 ) -> QuantizeReport:
     """Rewrite, place, calibrate and write Q/DQ: `model` becomes `out`, its table `out` + `.calibration.json`.
@@ -65,7 +63,7 @@ def quantize(
     `accept` is shown the report before anything is written; what it raises is raised.
     """
     began = time.perf_counter()
-    source, target = Path(model), Path(out)
+    source, target, listener = Path(model), Path(out), request.listener
     job, forms = job_of(request), request.graph_forms or PLAIN
     model_file.check_changed_to(target, source)
     onnx = read_onnx(source)

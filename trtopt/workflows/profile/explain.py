@@ -43,7 +43,6 @@ from trtopt.workflows.bench.resolve_engines import check_trust, find_engines, re
 from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.build.graph import QUANTIZED_FILE, apply_quantization, rewrite_into
 from trtopt.workflows.compare.result_files import is_result_file
-from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile, read_profile
 from trtopt.workflows.provenance import check_engines, command_line, now
 from trtopt.workflows.race import (
@@ -60,8 +59,19 @@ from trtopt.workflows.workbench import Workbench
 _ALL = "all"
 
 
-def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation:
-    """Find the causes of the difference in time; see `trtopt.explain`. What was not profiled is, A first."""
+def explain(request: ExplainRequest) -> Explanation:
+    """Find why B's engines are slower or faster than A's: causes that add up to the change of the latency.
+
+    Returns:
+        For each batch size of both the causes, with the ONNX nodes and what may save B their cost, and the
+        kernels or layers that were replaced.
+
+    Example:
+        >>> found = trtopt.explain("engines", "engines", batch=8, duration=0.1)
+        >>> one = found.engines[0]
+        >>> abs(sum(cause.cost_ms for cause in one.causes) - (one.b_ms - one.a_ms)) < 1e-6
+        True
+    """
     paths = [Path(one) for one in (request.a, request.b)]
     loaded = [path for path in paths if not _is_profiled(path) or (request.remedies and _has_engines(path))]
     check_trust(request.trust, loaded)
@@ -77,7 +87,7 @@ def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation
         where = "on saved profiles, which are not measured again"
         request.refuse_all_but({"a", "b", "batch"}, where)
     saved = {path: _read(path) for path in paths if _is_profiled(path)}
-    a, b = (saved.get(path) or _measure(path, request, listener) for path in paths)
+    a, b = (saved.get(path) or _measure(path, request) for path in paths)
     if not _nodes_of(a) & _nodes_of(b):
         problem = "is of another model" if _nodes_of(a) and _nodes_of(b) else "one of them has no layers"
         raise ArtifactError(
@@ -95,7 +105,7 @@ def explain(request: ExplainRequest, listener: Listener = SILENT) -> Explanation
         )
     _check_chosen(request.remedies, found)
     if request.remedies:
-        found = tuple(_try_remedies(one, request, end, listener) for one in found)
+        found = tuple(_try_remedies(one, request, end) for one in found)
     return Explanation(
         created=now(),
         argv=command_line(),
@@ -120,11 +130,11 @@ def _read(path: Path) -> ProfileReport:
     return report
 
 
-def _measure(path: Path, request: ExplainRequest, listener: Listener) -> ProfileReport:
+def _measure(path: Path, request: ExplainRequest) -> ProfileReport:
     trust = tuple(_trusted(request.trust, path))
     on_gpu = runs_on(path, request.backend, trust) != ONNXRUNTIME
     own = {"kernels": request.kernels and on_gpu, "trust": trust}
-    return profile(ProfileRequest(path, **request.values_for(ProfileRequest) | own), listener)
+    return profile(ProfileRequest(path, **request.values_for(ProfileRequest) | own))
 
 
 def _trusted(names: Sequence[str], path: Path) -> Iterator[str]:
@@ -162,9 +172,7 @@ def _notes(a: ProfileReport, b: ProfileReport, paths: Sequence[Path]) -> Iterato
 # ── remedies, tried ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _try_remedies(
-    found: EngineDifference, request: ExplainRequest, end: float, listener: Listener
-) -> EngineDifference:
+def _try_remedies(found: EngineDifference, request: ExplainRequest, end: float) -> EngineDifference:
     """The difference with what became of the chosen causes' remedies, the costliest first.
 
     None is begun after `end`, on the monotonic clock. A takes part in the turns if its engine is there.
@@ -174,9 +182,9 @@ def _try_remedies(
         for name, path in (("B", Path(request.b)), ("A", Path(request.a))):
             if _has_engines(path):
                 size = (found.batch,)
-                wanted = resolve_engines(path, size, request.backend, notes, listener, request.trust)
+                wanted = resolve_engines(path, size, request.backend, notes, request.listener, request.trust)
                 ((sides[name], _),) = opened.enter_context(wanted).at(size, request.sizes)
-        subject, built = _Subject(sides["B"], request, scratch, listener), dict[str, LoadedEngine]()
+        subject, built = _Subject(sides["B"], request, scratch), dict[str, LoadedEngine]()
         by_option: dict[tuple[str, tuple[str, ...]], list[Cause]] = {}
         for cause in found.causes:
             is_named = any(word in cause.cause for word in request.remedies)
@@ -192,13 +200,13 @@ def _try_remedies(
             try:
                 if time.monotonic() > end:
                     raise UsageError(f"--budget {request.budget} was spent before", "give more")
-                listener.note(f"trying {trial.option or trial.causes[0]}")
+                request.listener.note(f"trying {trial.option or trial.causes[0]}")
                 built[trial.option] = subject.build(name, values, causes[0], scratch / str(len(trials)))
             except TrtoptError as error:
                 trial = replace(trial, reason=error.problem)
             trials.append(trial)
         if built:
-            trials = _race(found.batch, {**sides, **built}, trials, request, listener)
+            trials = _race(found.batch, {**sides, **built}, trials, request)
         return replace(found, trials=tuple(trials))
 
 
@@ -222,10 +230,8 @@ def _has_engines(path: Path) -> bool:
 class _Subject:
     """B's engine, its graph, and the report on how trtopt made INT8 of that, if it did."""
 
-    def __init__(
-        self, engine: LoadedEngine, request: ExplainRequest, scratch: Path, listener: Listener
-    ) -> None:
-        self._engine, self._request, self._scratch, self._listener = engine, request, scratch, listener
+    def __init__(self, engine: LoadedEngine, request: ExplainRequest, scratch: Path) -> None:
+        self._engine, self._request, self._scratch = engine, request, scratch
         folder, manifest, _ = find_engines(Path(request.b))
         assert manifest is not None
         own = (*manifest.graphs, *manifest.intermediates)
@@ -256,7 +262,7 @@ class _Subject:
         if list(ours) == list(theirs):  # scales differ on other data
             raise UsageError("it changes nothing in B's graph", "try another cause")
         builder = open_builder(old.artifact.plan.backend.name)
-        bench = Workbench(builder=builder, listener=self._listener, limit_s=self._request.timeout)
+        bench = Workbench(builder=builder, listener=self._request.listener, limit_s=self._request.timeout)
         plan = replace(old.artifact.plan, onnx_sha256=graph.sha256)
         (engine,) = bench.with_caches(Recipe(), self._scratch, None).build((graph,), (plan,), folder)
         return replace(old, path=str(folder / engine.path), artifact=engine)
@@ -267,7 +273,7 @@ class _Subject:
         if report is None:
             recipe = Recipe(rewrite="none", add_rule=values)
             backend = self._engine.artifact.plan.backend
-            return rewrite_into(folder, self._graph, recipe, backend, self._listener).onnx
+            return rewrite_into(folder, self._graph, recipe, backend, self._request.listener).onnx
         forms = str(parse_forms(",".join((report.forms, *(values if name == "forms" else ())))))
         if name == "forms" and forms == report.forms:
             return self._graph
@@ -287,16 +293,15 @@ def _race(
     engines: Mapping[str, LoadedEngine],
     trials: Sequence[Trial],
     request: ExplainRequest,
-    listener: Listener,
 ) -> list[Trial]:
     """With what was measured in turns in one process, of B first."""
     first, names = engines["B"], [*engines]
-    data = fitting_data(request.data, first.artifact.inputs, [first.shapes], listener.note)
+    data = fitting_data(request.data, first.artifact.inputs, [first.shapes], request.listener.note)
     setting = Setting(contract_for(None), request.duration, data, timeout=request.timeout)
     label, rounds = f"batch{size}: {', '.join(names)}", short_turns(request.duration)
     turns = heat(label, [*engines.values()], names, "tuning", size, setting, rounds)
     try:
-        (run,) = race([turns], listener, request.timeout)
+        (run,) = race([turns], request.listener, request.timeout)
         failure = run.failure
     except TrtoptError as error:  # the causes are known all the same
         failure = error.problem

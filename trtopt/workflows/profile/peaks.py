@@ -24,7 +24,7 @@ from trtopt.requests.measure import BenchRequest
 from trtopt.targets import TENSORRT
 from trtopt.workers.jobs import CopyJob
 from trtopt.workflows.bench.bench import bench
-from trtopt.workflows.build.build import build
+from trtopt.workflows.build.build import build_recipe
 from trtopt.workflows.cache_folder import user_folder
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import now
@@ -108,9 +108,9 @@ def _matrix(
         # Of one product, which takes long: more timings of a tactic would tell nothing.
         once = 1 if backend.name == TENSORRT else None
         recipe = Recipe(backend=backend.name, rewrite="none", tactic_sources=tactic_sources, avg_timing=once)
-        build(file, folder, recipe, listener=listener)
-        request = BenchRequest(folder, layers=True, duration=_BENCH_S, timeout=limit_s)
-        (point,) = bench(request, listener).points
+        build_recipe(file, folder, recipe, listener=listener)
+        request = BenchRequest(folder, layers=True, duration=_BENCH_S, timeout=limit_s, listener=listener)
+        (point,) = bench(request).points
     source = f"measured: MatMul {size}×{size}×{size} in {dtype} by {backend}"
     assert point.layers is not None
     text = point.layers.inspector

@@ -30,7 +30,6 @@ from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.resolve_engines import find_engines, is_external, resolve_engines
 from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.compare.result_files import read_result
-from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.peaks import known_peaks, probe_peaks
 from trtopt.workflows.provenance import check_engines, check_model, command_line, now
 
@@ -46,18 +45,28 @@ def check_request(request: ProfileRequest) -> None:
         request.refuse_all_but({"path", "batch", "result"}, "with --result, which measures nothing")
 
 
-def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileReport:
-    """Time every layer, and join the times with the inspector and the ONNX file; see `trtopt.profile`."""
+def profile(request: ProfileRequest) -> ProfileReport:
+    """Time every layer, and join the times with the inspector's layers and the ONNX file's nodes.
+
+    Returns:
+        The profile, one part per engine and batch size: layers, fusions, precisions and floors.
+
+    Example:
+        >>> report = trtopt.profile("engines", batch=8, duration=0.1)
+        >>> layers = report.to_dict()["engines"][0]["layers"]
+        >>> len(layers) > 0
+        True
+    """
     check_request(request)
     given = None if request.result is None else read_result(Path(request.result))
     notes: list[str] = []
-    with _subject(request, notes, listener) as (subject, model, manifest):
+    with _subject(request, notes) as (subject, model, manifest):
         named = () if manifest is None or subject.is_dir() else manifest.engines
         engine = next((one for one in named if one.path == subject.name), None)
         if given is None:  # on what engines were built with: another backend has layers of its own
             own = None if manifest is None else manifest.engines[0].plan.backend.name
             backend = request.backend or cast(BackendName | None, own)
-            report = bench(replace(request.measurement, path=subject, backend=backend), listener)
+            report = bench(replace(request.measurement, path=subject, backend=backend))
         else:
             result = Path(str(request.result))
             remedy = (
@@ -67,15 +76,13 @@ def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileRepo
             if manifest is not None:
                 check_engines(given, manifest, result, model.parent, remedy)
             report = _choose_points(given, engine, batch_sizes(request.batch), result)
-        peaks = _peaks_for(report, manifest, request, notes, listener)
+        peaks = _peaks_for(report, manifest, request, notes)
         made = _profile_points(report, model, manifest, peaks)
     return msgspec.structs.replace(made, notes=(*notes, *made.notes))
 
 
 @contextmanager
-def _subject(
-    request: ProfileRequest, notes: list[str], listener: Listener
-) -> Iterator[tuple[Path, Path, Manifest | None]]:
+def _subject(request: ProfileRequest, notes: list[str]) -> Iterator[tuple[Path, Path, Manifest | None]]:
     """What to measure, the ONNX file that it was made of, and the manifest; an ONNX file is built first.
 
     Of a build the first graph, which the manifest vouches for as for all of them.
@@ -97,7 +104,7 @@ def _subject(
             batch_sizes(request.batch),
             request.backend,
             notes,
-            listener,
+            request.listener,
             sizes=request.measurement.sizes,
         ) as found:
             manifest = read_manifest(found.folder)
@@ -126,7 +133,6 @@ def _peaks_for(
     manifest: Manifest | None,
     request: ProfileRequest,
     notes: list[str],
-    listener: Listener,
 ) -> DevicePeaks | None:
     """The peaks of the device that was measured on, probed if asked with the tactics that its engines use."""
     device, backend = report.environment.device, report.environment.backend
@@ -134,7 +140,7 @@ def _peaks_for(
         return known_peaks(device)
     plan = manifest.engines[0].plan if manifest is not None else None
     sources = plan.settings.tactic_sources if plan is not None and plan.backend == backend else None
-    peaks, probe_notes = probe_peaks(device, backend, sources, request.timeout, listener)
+    peaks, probe_notes = probe_peaks(device, backend, sources, request.timeout, request.listener)
     notes += probe_notes
     return peaks
 

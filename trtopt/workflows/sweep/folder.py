@@ -58,7 +58,6 @@ from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.build.folder import stamp, verified_graphs
 from trtopt.workflows.build.graph import keep_model, prepare_graph
 from trtopt.workflows.compare.result_files import read_result
-from trtopt.workflows.listener import Listener
 from trtopt.workflows.provenance import check_same_terms, command_line, now
 from trtopt.workflows.race import engine_at, with_streams
 from trtopt.workflows.workbench import EngineRequest, Workbench, make_plans
@@ -278,12 +277,12 @@ class Builds:
     A precision that the model cannot be given is not tried again.
     """
 
-    def __init__(self, swept: Swept, listener: Listener) -> None:
-        self._swept, self._listener = swept, listener
+    def __init__(self, swept: Swept) -> None:
+        self._swept, self._listener = swept, swept.request.listener
         self._workbench = Workbench(
             builder=swept.builder,
             executor=swept.executor,
-            listener=listener,
+            listener=self._listener,
             limit_s=swept.recipe.build_timeout,
         ).with_caches(swept.recipe, swept.folder, swept.request.cache_dir)
         self._graphs: dict[Path, OnnxArtifact] = {}

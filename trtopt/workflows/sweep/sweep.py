@@ -24,7 +24,6 @@ from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, QUANTIZED, batch_sizes, io
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
 from trtopt.requests.build import SweepRequest
 from trtopt.workflows.build.graph import request_for, with_typed_io
-from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.race import with_streams
 from trtopt.workflows.sweep.folder import Builds, Point, Swept, is_sweep, save_sweep, sweep_in_progress
 from trtopt.workflows.workbench import check_opset, make_plans, notes_on, open_executor
@@ -126,20 +125,38 @@ def check_sweep(
     return swept
 
 
-def sweep(request: SweepRequest, listener: Listener = SILENT) -> SweepReport:
-    """Build and measure a model at every combination, into a resumable folder; see `trtopt.sweep`."""
+def sweep(request: SweepRequest) -> SweepReport:
+    """Build and measure a model at every combination, one at a time, into a folder that can be resumed.
+
+    What the folder already has of this model, machine and options is not built or measured again, however the
+    earlier run ended. A point that fails is recorded with its reason, and the next run
+    tries it again.
+
+    Returns:
+        All points of the folder, by precision, axes, streams and batch.
+
+    Raises:
+        MeasurementError: not one point could be measured.
+
+    Example:
+        >>> report = trtopt.sweep("model.onnx", "swept", batch=[1, 8], backend="onnxruntime", duration=0.1)
+        >>> [point.setting.batch for point in report.points]
+        [1, 8]
+        >>> [row["batch"] for row in report.rows()]
+        [1, 8]
+    """
     source = Path(request.model)
     folder = Path(request.output) if request.output is not None else Path(f"{source.stem}.sweep")
     onnx = read_onnx(source)
     choice = choose_for_running(request.recipe.backend)
     builder = open_builder(choice.name)
-    listener.note(f"sweeping with {builder.backend}: {choice.reason}")
+    request.listener.note(f"sweeping with {builder.backend}: {choice.reason}")
     check_opset(onnx, builder)
-    with open_executor(request.recipe, builder, listener.note) as executor:
+    with open_executor(request.recipe, builder, request.listener.note) as executor:
         executor.require_measuring()
         swept = check_sweep(onnx, folder, request, builder, executor)
         with sweep_in_progress(folder, source.name, swept.terms) as report:
-            run = _Run(swept, report, listener)
+            run = _Run(swept, report)
             run.all()
             return run.report
 
@@ -150,11 +167,11 @@ _SAVE_S = 1.0
 class _Run:
     """A sweep under way; `report` is what is known so far, on disk too."""
 
-    def __init__(self, swept: Swept, report: SweepReport, listener: Listener) -> None:
+    def __init__(self, swept: Swept, report: SweepReport) -> None:
         self.report = report
-        self._swept, self._listener = swept, listener
-        self._data = measured_on(swept.recipe, swept.request.data, listener.note)
-        self._builds = Builds(swept, listener)
+        self._swept, self._listener = swept, swept.request.listener
+        self._data = measured_on(swept.recipe, swept.request.data, self._listener.note)
+        self._builds = Builds(swept)
         self._own = {setting.key(swept.terms) for setting in swept.settings}
         self._total = len(self._own | {one.key for one in report.points})
         self._saved, self._saved_s = report, time.monotonic()

@@ -21,7 +21,7 @@ from trtopt.records import FinalRace, InterleavedRun, Ledger, LedgerEntry, Manif
 from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
-from trtopt.workflows.build.build import build
+from trtopt.workflows.build.build import build_recipe
 from trtopt.workflows.build.folder import copy_without_engines, stamp, verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.checker import Checker
@@ -59,7 +59,7 @@ class Evaluation:
         """Today's defaults."""
         (batch, *_) = self._setup.terms.batch
         recipe = self._with_limit(replace(self._setup.request.recipe, batch=(batch,)), limit_s)
-        return Built(folder, self._build(recipe, folder, self._setup.listener), recipe, batch, 1)
+        return Built(folder, self._build(recipe, folder, self._setup.request.listener), recipe, batch, 1)
 
     def build_candidate(
         self, incumbent: Built, change: Change, folder: Path, limit_s: float, own: Listener
@@ -84,7 +84,7 @@ class Evaluation:
             recipe = replace(recipe, calib=recipe.calib or given.data)
         if recipe.precision == "best":
             recipe = replace(recipe, bounds=request.bounds.given)
-        manifest = build(
+        manifest = build_recipe(
             request.model,
             folder,
             recipe,
@@ -141,7 +141,7 @@ class Evaluation:
 
     def measure(self, built: Built, limit_s: float) -> float:
         """What it typically costs on its own."""
-        run = self._run((built,), ROUNDS, limit_s, self._setup.listener)
+        run = self._run((built,), ROUNDS, limit_s, self._setup.request.listener)
         (blocks,) = self._blocks(run, (built,))
         return median(cost for block in blocks for cost in block)
 

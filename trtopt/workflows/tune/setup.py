@@ -192,7 +192,6 @@ class Setup:
     executor: Executor
     earlier: tuple[Ledger, ...]
     run_spread: MeasuredRunSpread | None
-    listener: Listener
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -211,7 +210,7 @@ class Setup:
     @property
     def quiet(self) -> Listener:
         """The listener to progress alone."""
-        return replace(self.listener, note=lambda text: None)
+        return replace(self.request.listener, note=lambda text: None)
 
 
 def default_folder(model: Path) -> Path:
@@ -220,7 +219,7 @@ def default_folder(model: Path) -> Path:
 
 
 @contextmanager
-def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
+def set_up(request: TuneRequest) -> Iterator[Setup]:
     """All that a run needs, with the folder locked until the block ends."""
     source = Path(request.model)
     choice = choose_for_running(request.recipe.backend)
@@ -228,6 +227,7 @@ def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
     check_request(request)
     onnx = read_onnx(source)
     builder = open_builder(choice.name)
+    listener = request.listener
     listener.note(f"tuning with {builder.backend}: {choice.reason}")
     check_opset(onnx, builder)
     terms = _terms(onnx, request, builder)
@@ -255,7 +255,6 @@ def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
                     executor=executor,
                     earlier=tuple(stored_ledgers(builder.device, builder.backend.name, request.cache_dir)),
                     run_spread=measured_run_spread(builder.device),
-                    listener=listener,
                 )
 
 

@@ -21,7 +21,7 @@ from trtopt.inspect.graph import read_graph
 from trtopt.onnxio.model_file import load
 from trtopt.records import Ledger, LedgerEntry, TuneBaseline, Tuned
 from trtopt.requests.build import TuneRequest
-from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.listener import Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.tune.evaluation import Evaluation, lowest_cosine
 from trtopt.workflows.tune.kinds import KINDS, Change, Prediction, Situation
@@ -32,9 +32,32 @@ _LIMIT_TIMES = 10
 """A candidate's build or measurement that takes so many times the whole baseline's has failed."""
 
 
-def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
-    """Find a faster engine of a model within a budget; see `trtopt.tune`."""
-    with set_up(request, listener) as setup, scratch_beside(setup.folder.path) as temporary:
+def tune(request: TuneRequest) -> Tuned:
+    """Find a faster engine of a model within a budget of time: the most promising candidate first.
+
+    Each candidate changes one thing of the best engine so far. Its gain is predicted from a prior of its kind
+    that this machine's earlier ledgers correct; it is built, checked against the bounds and raced against the
+    best so far, interleaved in one process. The folder is a build folder of the best at any moment, with
+    `ledger.json` in it. A run that was killed can be resumed, and measures nothing twice.
+
+    Returns:
+        The folder, the accepted changes, and the ledger with every candidate.
+
+    Raises:
+        BoundError: the baseline misses an accuracy bound.
+
+    Example:
+        >>> tuned = trtopt.tune(
+        ...     "model.onnx", "tuned", backend="onnxruntime", budget="5m", include=["builder-setting"],
+        ...     duration=0.1,
+        ... )
+        >>> tuned.batch
+        1
+        >>> {row["kind"] for row in tuned.rows()}
+        {'builder-setting'}
+    """
+    listener = request.listener
+    with set_up(request) as setup, scratch_beside(setup.folder.path) as temporary:
         scratch = temporary / "work"  # the outer one is locked, and builds lock the folder that they are in
         scratch.mkdir()
         evaluation = Evaluation(setup)
@@ -45,7 +68,9 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
         if {"precision", "placement"} & {*request.kinds} and setup.data is None:
             setup.notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
         kept_s = ledger.baseline.measure_s
-        listener.note(f"{kept_s:.0f} s of the budget are kept for the final race against the baseline")
+        request.listener.note(
+            f"{kept_s:.0f} s of the budget are kept for the final race against the baseline"
+        )
         while True:
             waiting = waiting_candidates(setup, ledger, incumbent)
             left_s = setup.left_for_candidates_s(ledger)
@@ -120,7 +145,7 @@ def _begin(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, 
         measure_s=total_s - build_s,
         total_s=total_s,
     )
-    setup.listener.note(f"baseline: {cost:.4g} {baseline.unit}, in {total_s:.0f} s")
+    setup.request.listener.note(f"baseline: {cost:.4g} {baseline.unit}, in {total_s:.0f} s")
     ledger = Ledger(
         created=now(),
         argv=command_line(),
@@ -135,7 +160,7 @@ def _begin(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, 
 def _continue(setup: Setup) -> tuple[Ledger, Built]:
     """Where an earlier run ended."""
     ledger, incumbent = setup.folder.read(setup.terms)
-    setup.listener.note(f"continuing after {len(ledger.entries)} candidates")
+    setup.request.listener.note(f"continuing after {len(ledger.entries)} candidates")
     lost_s = ledger.lost_s + setup.copied_s
     return msgspec.structs.replace(ledger, run_spread=setup.run_spread, lost_s=lost_s), incumbent
 
@@ -144,7 +169,7 @@ def _race_result(setup: Setup, evaluation: Evaluation, ledger: Ledger, incumbent
     """With the race of the result against the baseline, unless it was run or there is nothing to race."""
     if not ledger.accepted or ledger.raced is not None:
         return ledger
-    setup.listener.note("racing the result against the baseline")
+    setup.request.listener.note("racing the result against the baseline")
     began_s = time.monotonic()
     final = evaluation.final_race(incumbent, ledger, setup.limit_s(ledger.baseline.total_s))
     lost_s = ledger.lost_s + time.monotonic() - began_s
@@ -168,7 +193,7 @@ def try_candidates(
     began_s, limit_s = time.monotonic(), setup.limit_s(_LIMIT_TIMES * ledger.baseline.total_s)
     for one in chosen:
         why = f": {one.change.evidence}" if one.change.evidence else ""
-        setup.listener.note(f"{one.change.name}: {one.entry.expected_gain:+.2%} expected{why}")
+        setup.request.listener.note(f"{one.change.name}: {one.entry.expected_gain:+.2%} expected{why}")
 
     def attempt(place: int, own: Listener) -> tuple[LedgerEntry, Built | None]:
         """A failure is its outcome."""

@@ -81,7 +81,9 @@ class Bench:
         recipe = recipe or Recipe(batch=(1, 8), rewrite="none")
         cache = self.folder / "store"
         executor: Any = Here(by)
-        return workflow.build(DIGITS, self.folder / name, recipe, cache_dir=cache, executor=executor, **given)
+        return workflow.build_recipe(
+            DIGITS, self.folder / name, recipe, cache_dir=cache, executor=executor, **given
+        )
 
     def tactics(self, name: str) -> list[Any]:
         files = sorted((self.folder / name).glob("*.tactics.json"))
