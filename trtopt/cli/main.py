@@ -189,6 +189,8 @@ def _problem(error: Exception) -> TrtoptError:
         raise error
     _log("verbose", traceback.format_exc())
     reason = error.strerror or str(error)
+    if error.filename is None and error.errno == errno.ENOENT:
+        return UsageError("the current folder was removed or replaced", 'enter it again: cd "$PWD"')
     if error.filename is None:
         _drop_output()
         return OutputError(f"standard output or a pipe: {reason}", "free some space, or send it elsewhere")

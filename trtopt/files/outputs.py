@@ -271,7 +271,10 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
     remove_abandoned(final)
     with scratch_beside(final, 0o777) as temporary:
         yield temporary
+        is_current = final.exists() and final.samefile(".")
         _replace_folder(temporary, final)
+        if is_current:  # else relative paths were of the earlier one
+            os.chdir(final)
 
 
 def _check_folder_replaceable(final: Path) -> None:

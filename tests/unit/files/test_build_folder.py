@@ -198,6 +198,7 @@ def test_the_current_folder_is_taken_or_refused_before_the_block(
         current.mkdir()
     monkeypatch.chdir(current)
     taken_or_refused_before_the_block(here, tmp_path, {"here": None, "here/file": "new"}, tmp_path)
+    assert Path("file").read_text() == "new"
 
 
 @pytest.mark.parametrize("target", ["earlier build", "empty", "missing"])
