@@ -340,7 +340,7 @@ def explain(request: measuring.ExplainRequest) -> None:
 def history() -> None:
     """Keep results over time, and find where they changed.
 
-    A history is a folder, for one model: a file for each result of `trtopt bench`, as it was.
+    A history is a folder for one model, with a copy of each result of `trtopt bench`.
     """
 
 

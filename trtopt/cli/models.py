@@ -239,7 +239,7 @@ def cast(request: requests.CastRequest, explain: str | None, strict: bool) -> No
 def quantize(request: requests.QuantizeRequest, explain: str | None, strict: bool) -> None:
     """Quantise an ONNX file to INT8, FP8 or INT4 with Q/DQ.
 
-    They are written where TensorRT profits from them.
+    Q/DQ pairs are written where TensorRT profits from them.
     """
     from trtopt.cli.console import phases, show_result
     from trtopt.report.precision import explain_quantization
@@ -278,8 +278,7 @@ def check(request: requests.CheckRequest) -> None:
 def bisect(request: requests.BisectRequest) -> None:
     """Find which nodes must keep a higher precision for accuracy.
 
-    They are the fewest of MODEL that meet the bounds. Exits with 3 if these are not met even with all nodes
-    kept.
+    The fewest nodes of MODEL with which the accuracy bounds are met. Exits with 3 if no set meets them.
     """
     from trtopt.cli.console import perform, show_result
     from trtopt.workflows.precision.bisect import bisect as run

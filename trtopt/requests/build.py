@@ -146,8 +146,8 @@ class SweepRequest(shared.SweptTerms, SweptOptions):
     precision: Annotated[
         str | Sequence[str] | None,
         Option(
-            f"What is written into the graph, one after the other: {', '.join(GRAPH_PRECISIONS)}, without "
-            "the verdict of `trtopt build` [default: the recipe's, or the graph's].",
+            f"Precisions to write into the graph and measure, all that are named: "
+            f"{', '.join(GRAPH_PRECISIONS)} [default: the recipe's, or the graph's].",
             metavar="NAME,NAME,…",
             parse=parse_names,
             names=lambda: GRAPH_PRECISIONS,

@@ -314,7 +314,7 @@ class CheckRequest(RunOptions, shared.BoundsOptions):
     task: Annotated[
         str | None,
         Option(
-            "A model of the collection, or a model file, whose task metric is measured too.",
+            "Measure the task metric of a model of the collection, or of a model file, too.",
             flag="--model",
             metavar="NAME|FILE.toml",
             names=shared.model_names,
