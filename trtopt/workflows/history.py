@@ -282,9 +282,6 @@ def series_of(results: Iterable[NamedResult]) -> tuple[tuple[HistorySeries, ...]
 def _why_left_out(report: BenchReport, point: BenchPoint) -> str | None:
     if point.failure is not None:
         return point.failure
-    passes = filter(None, (point.latency, point.throughput))
-    if any(min(taken.samples.latency_ms, default=0.0) <= 0 for taken in passes):
-        return "a pass has no queries, or some that took no time"
     is_doubtful = trust_of(point, report.environment.device) is Trust.NONE
     return "its figures are not trustworthy" if is_doubtful else None
 

@@ -314,6 +314,16 @@ def test_a_layer_without_times_is_refused(tmp_path: Path) -> None:
         read_result(file)
 
 
+def test_a_query_that_takes_no_time_is_refused(tmp_path: Path) -> None:
+    found = json.loads(to_json(examples.report()))
+    samples = found["points"][0]["latency"]["samples"]
+    samples["end_ms"][0] = samples["start_ms"][0]
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(found))
+    with pytest.raises(ArtifactError, match="batch"):
+        read_result(file)
+
+
 @pytest.mark.parametrize(
     ("where", "value", "told"),
     [

@@ -96,8 +96,10 @@ def _check_samples(report: BenchReport) -> None:
             samples = measurement.samples
             if not samples.start_ms or not all(map(_is_whole, (samples, measurement.staged))):
                 raise ValueError(f"batch {point.batch}: its columns of samples are empty or of unlike length")
-            if any(end < start for start, end in zip(samples.start_ms, samples.end_ms, strict=True)):
-                raise ValueError(f"batch {point.batch}: some of its queries end before they begin")
+            if any(end <= start for start, end in zip(samples.start_ms, samples.end_ms, strict=True)):
+                raise ValueError(
+                    f"batch {point.batch}: some of its queries end before they begin, or at once"
+                )
 
 
 def _is_whole(samples: Samples) -> bool:
