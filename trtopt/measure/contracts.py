@@ -28,7 +28,7 @@ _TABLE = (
     # One kernel sequence at a time.
     (
         Contract(name="isolated", graph=False, transfers=False, queue_ahead=0, sync="spin"),
-        "one kernel sequence at a time",
+        "the kernels alone, nothing queued",
     ),
 )
 """Each contract and what it stands for: the one place to add one."""

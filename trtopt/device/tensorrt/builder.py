@@ -323,8 +323,8 @@ def _parse_failure(library: Library, onnx: Path, faults: list[Any], errors: list
     fault = faults[0]
     described = fault.desc()
     where = ""
-    if hasattr(fault, "node_name"):  # from 10.0 on
-        where = f" at node {fault.node_name()!r} ({fault.node_operator()})"
+    if hasattr(fault, "node_name"):  # from 10.0 on; an input is of no operator
+        where = f" at node {fault.node_name()!r} ({fault.node_operator()})" if fault.node_operator() else ""
     elif fault.node() >= 0:
         where = f" at {_node_in_file(onnx, fault.node())}"
     problem = f"{backend} cannot import the model{where}: {described}"
