@@ -11,6 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,12 +164,7 @@ class _Side:
 
     @cached_property
     def _digests(self) -> dict[str, bytes]:
-        return {
-            name: hashlib.sha256(np.ascontiguousarray(array_of(item, self.file.folder)).data).digest()
-            if item.data_type != onnx.TensorProto.STRING
-            else b"".join(item.string_data)
-            for name, item in self.weights.items()
-        }
+        return {name: _digest(item, self.file.folder) for name, item in self.weights.items()}
 
     def by_value(self, item: onnx.TensorProto) -> Hashable:
         """A weight's type, shape and values."""
@@ -230,6 +226,12 @@ def _is_default(item: onnx.AttributeProto, known: Mapping[str, Any]) -> bool:
 
 def _operator(node: onnx.NodeProto) -> Hashable:
     return "" if node.domain in OWN_DOMAINS else node.domain, node.op_type
+
+
+def _digest(weight: onnx.TensorProto, folder: Path) -> bytes:
+    if weight.data_type == onnx.TensorProto.STRING:
+        return repr([*weight.string_data]).encode()
+    return hashlib.sha256(np.ascontiguousarray(array_of(weight, folder)).view(np.uint8).data).digest()
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, str]:

@@ -136,6 +136,27 @@ def test_a_weight_s_difference_is_measured() -> None:
     assert change.largest == pytest.approx(float(np.abs(values).max()) / 3, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "INT4"])
+def test_weights_of_types_that_numpy_lacks_are_compared(kind: str) -> None:
+    made = _made(), _made()
+    for step, one in enumerate(made):
+        values = [float(step), *[1.0] * 15]
+        weight = onnx.helper.make_tensor("w3", getattr(onnx.TensorProto, kind), [4, 4], values)
+        one.graph.initializer[3].CopyFrom(weight)
+    assert _differ(made[0], made[0]).weights == ()
+    (change,) = _differ(*made).weights
+    assert change.largest == 1.0
+
+
+def test_strings_that_are_divided_elsewhere_differ() -> None:
+    made = [
+        model("g (float[N,4] x) => (float[N,4] y, string[2] s) {y = Neg(x) s = Identity(w)}") for _ in "ab"
+    ]
+    for one, texts in zip(made, ([b"ab", b"c"], [b"a", b"bc"]), strict=True):
+        one.graph.initializer.append(onnx.helper.make_tensor("w", onnx.TensorProto.STRING, [2], texts))
+    assert len(_differ(*made).weights) == 1
+
+
 def test_infinity_in_both_does_not_hide_the_other_values() -> None:
     made = _made(), _made()
     for step, one in enumerate(made):
