@@ -1,8 +1,8 @@
-"""What a pool loads: the engines of a build folder, or those of a plan."""
+"""What a pool loads, and Triton is given: the engines of a build folder, or those of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,38 +45,47 @@ def offers_of(
 
 @dataclass(frozen=True)
 class Opening:
-    """Engines below `folder`, what they take, and a plan's settings for serving; without one no `policy`.
+    """Engines of one model, by paths from `folder`, and how to serve them: by a plan, if there is one.
 
-    `vouching` is the file that holds the engines' hashes, for messages. A plan leaves the unmeasured out.
+    Without a plan or a sweep there is no `policy`. A plan leaves profiles out that were not measured.
     """
 
     folder: Path
-    vouching: str
-    engines: tuple[EngineArtifact, ...]
-    latencies: Medians
-    workers: int = 1
+    engines: Sequence[EngineArtifact]
     policy: BatchPolicy | None = None
+    workers: int = 1
+    plan: BatchPlan | None = None
+
+    @property
+    def largest(self) -> EngineArtifact:
+        """The engine that runs the largest batch."""
+        return max(self.engines, key=lambda engine: engine.plan.batch.max)
+
+    def content_of(self, engine: EngineArtifact) -> bytes:
+        """What its file holds, which the manifest or the plan vouches for."""
+        vouching = "manifest" if self.plan is None else "plan"
+        return read_verified(self.folder / engine.path, engine.sha256, vouching)
 
     def sources(self) -> Iterator[Source]:
         """Every engine with its content, one at a time."""
+        if self.plan is None:
+            latencies = measured_latencies(self.folder, self.engines)
+        else:
+            latencies = {engine.artifact.sha256: engine.latency_ms for engine in self.plan.engines}
         for engine in self.engines:
-            content = read_verified(self.folder / engine.path, engine.sha256, self.vouching)
-            latency_ms = self.latencies.get(engine.sha256, ())
-            yield Source(
-                engine, content, offers_of(engine, latency_ms, only_measured=self.policy is not None)
-            )
+            measured = latencies.get(engine.sha256, ())
+            offers = offers_of(engine, measured, only_measured=self.plan is not None)
+            yield Source(engine, self.content_of(engine), offers)
 
 
 def opening_of(path: Path) -> Opening:
     """Read the manifest or the plan; for errors see `EnginePool.open`."""
     if not path.is_file():
         check_build_folder(path)
-        engines = read_manifest(path).engines
-        return Opening(path, "manifest", engines, measured_latencies(path, engines))
+        return Opening(path, read_manifest(path).engines)
     plan = read_plan_at(path)
-    engines = tuple(engine.artifact for engine in plan.engines)
-    latencies = {engine.artifact.sha256: engine.latency_ms for engine in plan.engines}
-    return Opening(path.parent, "plan", engines, latencies, plan.workers, plan.policy)
+    engines = [engine.artifact for engine in plan.engines]
+    return Opening(path.parent, engines, plan.policy, plan.workers, plan)
 
 
 def check_build_folder(path: Path) -> None:
@@ -113,7 +122,7 @@ BENCH_FILE = "bench.json"
 """A result of `trtopt bench` of this name in a build folder is gone by."""
 
 
-def measured_latencies(folder: Path, engines: tuple[EngineArtifact, ...]) -> Medians:
+def measured_latencies(folder: Path, engines: Sequence[EngineArtifact]) -> Medians:
     """By the result in the folder, as far as it measured these engines."""
     path = folder / BENCH_FILE
     if not path.is_file():

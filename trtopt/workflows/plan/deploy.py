@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,14 +15,14 @@ from trtopt.builder.shapes import batch_name, over_all, profiles_for
 from trtopt.device.backends import open_builder
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.atomic import lock, scratch_folder, write_atomically
-from trtopt.files.manifests import check_plugins, is_build_folder, read_manifest, read_verified
+from trtopt.files.manifests import check_plugins, is_build_folder, read_manifest
 from trtopt.files.outputs import check_output, hashed_kind, with_hash, write_output
 from trtopt.measure.analysis.sweep_points import choices_of
 from trtopt.printable import counted
 from trtopt.recipe import Recipe
-from trtopt.records import MAX_PROFILES, BatchPlan, BatchPolicy, BuildPlan, EngineArtifact, OnnxArtifact
+from trtopt.records import MAX_PROFILES, BatchPolicy, BuildPlan, EngineArtifact, OnnxArtifact
 from trtopt.requests.serve import DeployRequest
-from trtopt.serving.load_folder import check_build_folder, read_plan_at
+from trtopt.serving.load_folder import Opening, opening_of
 from trtopt.serving.triton import (
     KEPT_BEFORE_A_BUILD,
     Served,
@@ -43,25 +43,6 @@ _IN_CONFIG, _IN_README = "# {}", "<!-- {} -->"
 _CONFIG, _README = hashed_kind("a config", _IN_CONFIG), hashed_kind("a README", _IN_README)
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """Engines of one model, each in its build folder, that are to be served as one, and how."""
-
-    engines: Sequence[tuple[Path, EngineArtifact]]
-    policy: BatchPolicy
-    workers: int = 1
-    plan: BatchPlan | None = None
-
-    @property
-    def largest(self) -> tuple[Path, EngineArtifact]:
-        """Whose graph is served: an engine has one."""
-        return max(self.engines, key=lambda one: one[1].plan.batch.max)
-
-    def served(self, engine: EngineArtifact) -> Served:
-        """An engine for all of them, as Triton is to run it."""
-        return Served(engine, self.policy, self.workers, self.plan)
-
-
 def deploy(request: DeployRequest) -> Path:
     """Write an engine into a Triton model repository, as the next version of a model.
 
@@ -76,13 +57,13 @@ def deploy(request: DeployRequest) -> Path:
         name = whole.name.removesuffix(".sweep") if whole.is_dir() else whole.stem
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise UsageError(f"--name {name!r}: not a model name", "give --name of letters, digits, _, - and .")
-    if not source.is_dir():
-        chosen = _of_plan(source)
-    elif is_sweep(source):
-        chosen = _of_sweep(source, request.listener)
-    else:
-        chosen = _of_build(source)
-    build, largest = chosen.largest
+    chosen = _of_sweep(source, request.listener) if is_sweep(source) else opening_of(source)
+    if chosen.plan is not None:
+        check_one_length({"NAME": chosen.plan.buckets})
+    largest = chosen.largest
+    policy = chosen.policy or BatchPolicy(max_batch=largest.plan.batch.max[0], max_delay_ms=0.0)
+    served_as = partial(Served, policy=policy, workers=chosen.workers, plan=chosen.plan)
+    build = (chosen.folder / largest.path).parent
     check_backend(largest.plan.backend)
     io = read_manifest(build).io if is_build_folder(build) else ()
     folder = repository / name
@@ -93,12 +74,15 @@ def deploy(request: DeployRequest) -> Path:
         if folder.exists():  # what cannot be written is found before anything is built
             check_output(config, _CONFIG)
         known = config.read_text("utf-8", errors="replace") if config.is_file() else None
-        source_of = _to_build(chosen, request)
+        source_of = _to_build(chosen, build, policy.max_batch, request)
         if source_of is not None and known is not None:  # a build takes minutes
-            planned = triton_model(chosen.served(_unbuilt(largest, source_of[1])), name)[1]
+            planned = triton_model(served_as(_unbuilt(largest, source_of[1])), name)[1]
             check_successor(known, planned, str(config), KEPT_BEFORE_A_BUILD)
-        engine, content = _verified(chosen) if source_of is None else _build(*source_of, request.listener)
-        served = chosen.served(engine)
+        if source_of is None:
+            engine, content = largest, chosen.content_of(largest)
+        else:
+            engine, content = _build(*source_of, request.listener)
+        served = served_as(engine)
         file, text = triton_model(served, name)
         if known is not None:
             check_successor(known, text, str(config))
@@ -111,24 +95,7 @@ def deploy(request: DeployRequest) -> Path:
     return folder / str(version)
 
 
-def _of_build(folder: Path) -> _Chosen:
-    """All engines of a build folder; batches are made of what waits."""
-    check_build_folder(folder)
-    engines = [(folder, engine) for engine in read_manifest(folder).engines]
-    largest = max(engine.plan.batch.max[0] for _, engine in engines)
-    return _Chosen(engines, BatchPolicy(max_batch=largest, max_delay_ms=0.0))
-
-
-def _of_plan(path: Path) -> _Chosen:
-    plan, engines = read_plan_at(path), []
-    check_one_length({"NAME": plan.buckets})
-    for one in plan.engines:
-        file = path.parent / one.artifact.path
-        engines.append((file.parent, msgspec.structs.replace(one.artifact, path=file.name)))
-    return _Chosen(engines, plan.policy, plan.workers, plan)
-
-
-def _of_sweep(folder: Path, listener: Listener) -> _Chosen:
+def _of_sweep(folder: Path, listener: Listener) -> Opening:
     """The precision and the streams of the knee, and the batch sizes up to its."""
     report = read_sweep(folder)
     choices = choices_of(report)
@@ -142,7 +109,7 @@ def _of_sweep(folder: Path, listener: Listener) -> _Chosen:
         for one in report.measured
         if one.engine and one.build == knee.build and one.setting.batch <= knee.setting.batch
     }
-    engines = [(build, one) for one in read_manifest(build).engines if one.sha256 in hashes]
+    engines = [one for one in read_manifest(build).engines if one.sha256 in hashes]
     if not engines:
         raise ArtifactError(
             f"{folder}: {knee.label} was measured on another engine than {build} has (hashes differ)",
@@ -152,19 +119,22 @@ def _of_sweep(folder: Path, listener: Listener) -> _Chosen:
         f"{knee.label}: the most samples/s for its latency; for a bound, plan: trtopt plan "
         f"{shlex.quote(str(folder))} -o plan.json --slo p99=10ms"
     )
-    return _Chosen(engines, BatchPolicy(max_batch=knee.setting.batch, max_delay_ms=0.0), knee.setting.streams)
+    policy = BatchPolicy(max_batch=knee.setting.batch, max_delay_ms=0.0)
+    return Opening(build, engines, policy, knee.setting.streams)
 
 
 # ── one engine for all batch sizes ──────────────────────────────────────────────────────────────────────
 
 
-def _to_build(chosen: _Chosen, request: DeployRequest) -> tuple[OnnxArtifact, BuildPlan] | None:
+def _to_build(
+    chosen: Opening, build: Path, high: int, request: DeployRequest
+) -> tuple[OnnxArtifact, BuildPlan] | None:
     """Graph and plan of the engine to build; None where the largest runs what Triton requests.
 
     Triton makes batches of any size up to the largest. Where the model fixes the batch it makes none.
     """
-    build, engine = chosen.largest
-    plan, high = engine.plan, chosen.policy.max_batch
+    engine = chosen.largest
+    plan = engine.plan
     reach = sum(span.high - span.low + 1 for span in plan.spans)
     if len(chosen.engines) == 1 and (high == 1 or reach == plan.batch.max[0] > 1):
         return None
@@ -182,9 +152,9 @@ def _to_build(chosen: _Chosen, request: DeployRequest) -> tuple[OnnxArtifact, Bu
         return None
     check_batch_axes((*graph.inputs, *graph.outputs))
     check_plugins([engine], request.trust)
-    if len({one.plan.onnx_sha256 for _, one in chosen.engines}) > 1:
+    if len({one.plan.onnx_sha256 for one in chosen.engines}) > 1:
         request.listener.note(f"one engine has one graph: that of {plan.label} serves all batch sizes")
-    whole = for_all_batches(plan, graph, tuned_sizes([one.plan for _, one in chosen.engines], high))
+    whole = for_all_batches(plan, graph, tuned_sizes([one.plan for one in chosen.engines], high))
     return graph, whole
 
 
@@ -208,12 +178,6 @@ def _build(graph: OnnxArtifact, plan: BuildPlan, listener: Listener) -> tuple[En
         bench = Workbench(builder=builder, listener=listener).with_caches(Recipe(), scratch, None)
         (made,) = bench.build_again((graph,), (plan,), scratch)
         return made, (scratch / made.path).read_bytes()
-
-
-def _verified(chosen: _Chosen) -> tuple[EngineArtifact, bytes]:
-    """The largest engine, with its content."""
-    build, engine = chosen.largest
-    return engine, read_verified(build / engine.path, engine.sha256, "plan" if chosen.plan else "manifest")
 
 
 def tuned_sizes(plans: Sequence[BuildPlan], high: int) -> list[int]:
