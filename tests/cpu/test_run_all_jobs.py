@@ -10,9 +10,9 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS
 from trtopt.errors import DeviceError, TrtoptError
+from trtopt.executors.api import LocalExecutor
 from trtopt.measure.engine import LoadedEngine, OutputsJob
 from trtopt.processes import DONE
-from trtopt.workers.supervisor import run_all_jobs
 
 SPY = """
 import os, time
@@ -56,9 +56,12 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OutputsJob:
     return OutputsJob(engine=loaded, inputs=inputs, data="", batch=1, folder=str(tmp_path))
 
 
-def outcomes(job: OutputsJob, *functions: str, **how: object) -> dict[int, object]:
+def outcomes(
+    job: OutputsJob, *functions: str, places: tuple[str | None, ...] = (None,), limit_s: float | None = None
+) -> dict[int, object]:
     jobs = [msgspec.structs.replace(job, data=f"spy:{function}") for function in functions]
-    return dict(run_all_jobs(jobs, on_progress=lambda *_: None, **how))  # type: ignore[arg-type]
+    executor = LocalExecutor(places)
+    return dict(executor.run_all_jobs(jobs, limit_s=limit_s, on_progress=lambda *_: None))
 
 
 def test_jobs_run_at_a_time_each_with_the_gpus_of_its_place(job: OutputsJob, tmp_path: Path) -> None:
@@ -70,8 +73,8 @@ def test_jobs_run_at_a_time_each_with_the_gpus_of_its_place(job: OutputsJob, tmp
 def test_a_place_is_taken_again_when_its_job_is_done(job: OutputsJob, tmp_path: Path) -> None:
     jobs = [msgspec.structs.replace(job, data=f"spy:{function}") for function in ("dies", "alone")]
     heard: list[tuple[int, str]] = []
-    for _ in run_all_jobs(
-        jobs, places=("7",), on_progress=lambda index, phase, _: heard.append((index, phase))
+    for _ in LocalExecutor(("7",)).run_all_jobs(
+        jobs, on_progress=lambda index, phase, _: heard.append((index, phase))
     ):
         pass
     assert (tmp_path / "alone").read_text() == "7"

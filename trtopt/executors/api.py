@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
@@ -12,12 +13,13 @@ from trtopt.builder.engine import BuildJob
 from trtopt.device.cuda.probe import first_gpu
 from trtopt.errors import TrtoptError
 from trtopt.measure.engine import OutputsJob
-from trtopt.processes import OnProgress
+from trtopt.processes import DONE, OnProgress
 from trtopt.records import Job
 from trtopt.records.base import JobResult
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.jobs import IdentifyJob
-from trtopt.workers.supervisor import run_all_jobs
+from trtopt.workers.supervisor import Event, Worker
+from trtopt.workers.worker import Progress
 
 Done = TypeVar("Done")
 
@@ -81,7 +83,29 @@ class LocalExecutor:
     ) -> Generator[tuple[int, JobResult | TrtoptError]]:
         """See `Executor.run_all_jobs`."""
         places = self.places if all(map(shares_a_host, jobs)) else self.places[:1]
-        return run_all_jobs(jobs, places=places, limit_s=limit_s, on_progress=on_progress)
+        events: queue.Queue[tuple[int, Event]] = queue.Queue()
+        waiting, free = list(enumerate(jobs))[::-1], list(places)[::-1]
+        running: dict[int, Worker] = {}
+        try:
+            while waiting or running:
+                while waiting and free:
+                    index, job = waiting.pop()
+                    running[index] = Worker(index, job, free.pop(), limit_s, events)
+                    on_progress(index, running[index].phase, None)
+                index, event = events.get()
+                worker = running[index]
+                if isinstance(event, Progress):
+                    worker.enter(event.phase)
+                    on_progress(index, event.phase, event.fraction)
+                    continue
+                outcome = worker.outcome(event)
+                worker.stop()
+                free.append(running.pop(index).place)
+                on_progress(index, DONE, 1.0)
+                yield index, outcome
+        finally:
+            for worker in running.values():
+                worker.stop()
 
 
 THIS_HOST = LocalExecutor()

@@ -10,7 +10,6 @@ import hashlib
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,11 +21,11 @@ from trtopt.data.source import data_files
 from trtopt.errors import ArtifactError, DeviceError, OutputError, TrtoptError
 from trtopt.executors.api import THIS_HOST
 from trtopt.files.atomic import scratch_folder, write_atomically
-from trtopt.measure.engine import BenchJob, OutputsJob
+from trtopt.measure.engine import BenchJob, BenchResult, OutputsJob
 from trtopt.measure.loop.interleaved import InterleaveJob
 from trtopt.onnxio.model_file import load
 from trtopt.processes import OnProgress
-from trtopt.records import EngineArtifact, Job, Record
+from trtopt.records import EngineArtifact, InterleavedRun, Job, Record
 from trtopt.workers.jobs import ANY_JOB, engines_of
 from trtopt.workers.worker import Done, Ending, Failure, ending_of
 
@@ -176,18 +175,19 @@ def _written(folder: Path) -> list[Path]:
 # ── back again ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """What a job has come to: its result, the host's name, and its timing cache as a file has it."""
+def unpack(
+    job: Job[Any],
+    reply: bytes,
+    contents: Mapping[str, bytes],
+    *,
+    caches: BuildCaches | None = None,
+    git_revision: str | None = None,
+) -> Any:
+    """What a job has come to, with what only this host knows: where it ran, and the code that asked for it.
 
-    outcome: Any
-    node: str
-    timings: bytes | None
-
-
-def unpack(job: Job[Any], reply: bytes, contents: Mapping[str, bytes]) -> Arrival:
-    """Take a reply: its files go into the job's folder."""
-    arrived = _decoded(reply, Reply)
+    Its files go into the job's folder, and what a build has timed into its `caches`.
+    """
+    arrived, replace = _decoded(reply, Reply), msgspec.structs.replace
     files = {
         place: checked(contents.get(sha256, b""), sha256, place) for place, sha256 in arrived.files.items()
     }
@@ -195,12 +195,16 @@ def unpack(job: Job[Any], reply: bytes, contents: Mapping[str, bytes]) -> Arriva
         for place, content in files.items():
             if place != _CACHE:
                 write_atomically(_inside(Path(job.folder), place.removeprefix(f"{_OUT}/")), content)
-    outcome = _decoded(arrived.outcome, ending_of(job))
-    return Arrival(
-        outcome=outcome.error if isinstance(outcome, Failure) else outcome.result,
-        node=arrived.node,
-        timings=files.get(_CACHE),
-    )
+    ended = _decoded(arrived.outcome, ending_of(job))
+    if isinstance(ended, Failure):
+        return ended.error
+    result = ended.result
+    if isinstance(result, EngineArtifact) and caches is not None:
+        return add_timings(caches, result, files.get(_CACHE))
+    if isinstance(result, BenchResult | InterleavedRun):
+        known = {"node": arrived.node, "git_revision": git_revision}
+        return replace(result, environment=replace(result.environment, **known))
+    return result
 
 
 def _decoded(text: bytes | msgspec.Raw, type_: Any) -> Any:

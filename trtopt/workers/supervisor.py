@@ -1,4 +1,4 @@
-"""Runs jobs in worker processes and turns whatever becomes of them into a result or a typed error."""
+"""A job in a worker process: whatever becomes of it is turned into a result or a typed error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,11 +15,9 @@ import msgspec
 
 from trtopt.errors import TrtoptError
 from trtopt.logs import Logged, heard, log_relayed
-from trtopt.processes import DONE, OnProgress
 from trtopt.processes.child import Child
 from trtopt.processes.messages import frame, receive, send
 from trtopt.records import Job
-from trtopt.records.base import JobResult
 from trtopt.workers.jobs import type_of
 from trtopt.workers.worker import Done, Ending, Failure, Progress, ending_of
 
@@ -30,49 +28,15 @@ _CUDA_DEFAULTS = {"CUDA_MODULE_LOADING": "LAZY"}
 """TensorRT asks for it: kernels that no engine uses are never loaded. What the user has set stays."""
 
 
-def run_all_jobs(
-    jobs: Sequence[Job[JobResult]],
-    *,
-    places: Sequence[str | None] = (None,),
-    limit_s: float | None = None,
-    on_progress: OnProgress,
-) -> Generator[tuple[int, JobResult | TrtoptError]]:
-    """Run all jobs, whatever becomes of each; yields (index, result or what went wrong) as they finish.
-
-    As many run at a time as there are `places`: each names the GPUs that a job there sees, as
-    CUDA_VISIBLE_DEVICES does, or None for those that this process sees.
-    """
-    events: queue.Queue[tuple[int, _Event]] = queue.Queue()
-    waiting, free = list(enumerate(jobs))[::-1], list(places)[::-1]
-    running: dict[int, _Worker] = {}
-    try:
-        while waiting or running:
-            while waiting and free:
-                index, job = waiting.pop()
-                running[index] = _Worker(index, job, free.pop(), limit_s, events)
-                on_progress(index, running[index].phase, None)
-            index, event = events.get()
-            worker = running[index]
-            if isinstance(event, Progress):
-                worker.enter(event.phase)
-                on_progress(index, event.phase, event.fraction)
-                continue
-            outcome = worker.outcome(event)
-            worker.stop()
-            free.append(running.pop(index).place)
-            on_progress(index, DONE, 1.0)
-            yield index, outcome
-    finally:
-        for worker in running.values():
-            worker.stop()
-
-
-_Event = Progress | Ending | TimeoutError | EOFError
+Event = Progress | Ending | TimeoutError | EOFError
 """What a worker says, or that its time is up, or that it closed its channel without a result."""
 
 
-class _Worker:
-    """One worker process and the thread that reads its messages."""
+class Worker:
+    """One worker process and the thread that reads its messages, each into `events` behind the job's index.
+
+    `place` names the GPUs that it sees, as CUDA_VISIBLE_DEVICES does; None: those that this process sees.
+    """
 
     def __init__(
         self,
@@ -80,7 +44,7 @@ class _Worker:
         job: Job[Any],
         place: str | None,
         limit_s: float | None,
-        events: queue.Queue[tuple[int, _Event]],
+        events: queue.Queue[tuple[int, Event]],
     ) -> None:
         self._type, self._job, self._limit_s = type_of(job), job, limit_s
         self._doing = self._type.doing(job)
@@ -109,7 +73,7 @@ class _Worker:
 
         threading.Thread(target=read, daemon=True).start()
 
-    def _events(self) -> Iterator[_Event]:
+    def _events(self) -> Iterator[Event]:
         """What it says, up to its end, or ours: `stop` closes the channel."""
         message_type = Progress | Logged | ending_of(self._job)
         try:

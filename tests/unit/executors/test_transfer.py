@@ -56,7 +56,7 @@ def test_a_build_comes_back_with_its_files_and_the_users_own_paths(tmp_path: Pat
     parcel, files = packed_job(job)
     reply, contents = sent(parcel, files)
     assert b"/.trtopt." not in reply  # the scratch folder
-    outcome = unpack(job, reply, contents).outcome
+    outcome = unpack(job, reply, contents)
     assert isinstance(outcome, EngineArtifact)
     engine = outcome
     assert engine.plan == job.plan
@@ -68,7 +68,7 @@ def test_an_error_names_the_users_paths_and_keeps_its_type_and_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = build_job(tmp_path, plan_for(version="0.1"))
-    outcome = unpack(job, *sent(*packed_job(job))).outcome
+    outcome = unpack(job, *sent(*packed_job(job)))
     assert isinstance(outcome, TrtoptError)
     assert outcome.remedy == "plan and build in one environment"
 
@@ -77,7 +77,7 @@ def test_an_error_names_the_users_paths_and_keeps_its_type_and_remedy(
         return [(0, BuildError(f"{jobs[0].folder}/batch2.log: full", f"see {jobs[0].onnx}"))]
 
     monkeypatch.setattr(transfer, "THIS_HOST", SimpleNamespace(run_all_jobs=run_all_jobs))
-    outcome = unpack(job, *sent(*packed_job(job))).outcome
+    outcome = unpack(job, *sent(*packed_job(job)))
     assert isinstance(outcome, BuildError)
     assert (outcome.problem, outcome.remedy) == (f"{tmp_path}/batch2.log: full", f"see {MODEL}")
 
@@ -93,7 +93,7 @@ def test_a_model_travels_with_its_external_weights(tmp_path: Path) -> None:
     job = msgspec.structs.replace(build_job(out, plan_for()), onnx=str(path))
     parcel, files = packed_job(job)
     assert sorted(file.name for file in files.values()) == ["large.data", "large.onnx"]
-    assert isinstance(unpack(job, *sent(parcel, files)).outcome, EngineArtifact)
+    assert isinstance(unpack(job, *sent(parcel, files)), EngineArtifact)
 
 
 def test_a_file_that_arrives_damaged_is_refused_on_both_ways(tmp_path: Path) -> None:

@@ -31,11 +31,10 @@ from trtopt.executors.placement import Needs, Node, candidates, check_offers, di
 from trtopt.executors.ray.connection import NODE_LABEL, finished, is_full, load_ray, on_node, reason_of
 from trtopt.executors.ray.node import DELIVERY_S, RECEIVING, REPORT_S, Mailbox, remove_leftovers, run_parcel
 from trtopt.executors.ray.nodes import Nodes
-from trtopt.executors.transfer import add_timings, pack, unpack
+from trtopt.executors.transfer import pack, unpack
 from trtopt.logs import LOG, Logged, log_relayed
-from trtopt.measure.engine import BenchResult
 from trtopt.processes import DONE, OnProgress
-from trtopt.records import EngineArtifact, InterleavedRun, Job
+from trtopt.records import Job
 from trtopt.records.base import JobResult
 from trtopt.workers.jobs import git_revision, type_of
 from trtopt.workers.worker import Message, Progress
@@ -199,15 +198,8 @@ class RayExecutor:
         return stored.sha256
 
     def receive(self, one: _Submission, reply: bytes, contents: dict[str, bytes]) -> Any:
-        """A submission's outcome, with what only the driver knows; its files are in the user's folder."""
-        arrived = unpack(one.job, reply, contents)
-        result, replace = arrived.outcome, msgspec.structs.replace
-        if isinstance(result, EngineArtifact) and one.caches is not None:
-            return add_timings(one.caches, result, arrived.timings)
-        if isinstance(result, BenchResult | InterleavedRun):
-            known = {"node": arrived.node, "git_revision": self._git_revision}
-            return replace(result, environment=replace(result.environment, **known))
-        return result
+        """A submission's outcome; its files are in the user's folder."""
+        return unpack(one.job, reply, contents, caches=one.caches, git_revision=self._git_revision)
 
 
 class _Run:
