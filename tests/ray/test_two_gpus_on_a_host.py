@@ -31,7 +31,7 @@ from trtopt.measure.contracts import contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.processes.child import Child
 from trtopt.records import EngineArtifact, Job
-from trtopt.workers import supervisor
+from trtopt.workers import worker
 from trtopt.workflows.listener import SILENT
 from trtopt.workflows.race import engine_at
 
@@ -80,7 +80,7 @@ def recorded(folder: Path, together: int) -> Callable[..., Any]:
 
     def work(parcel: bytes, files: Any, mailbox: Any, index: int, level: int) -> Any:
         assigned, began = os.environ["CUDA_VISIBLE_DEVICES"], time.time()
-        start = supervisor.Child
+        start = worker.Child
 
         def started(*words: str, environment: Mapping[str, str], **options: Any) -> Child:
             seen = (os.environ | dict(environment))["CUDA_VISIBLE_DEVICES"]
@@ -90,9 +90,9 @@ def recorded(folder: Path, together: int) -> Callable[..., Any]:
                 time.sleep(0.01)
             return start(*words, environment=environment, **options)
 
-        supervisor.Child = started  # type: ignore[assignment,misc]
+        worker.Child = started  # type: ignore[assignment,misc]
         result = run_parcel(parcel, files, mailbox, index, level)
-        supervisor.Child = start  # type: ignore[misc]
+        worker.Child = start  # type: ignore[misc]
         run = {"assigned": assigned, "began": began, "ended": time.time()}
         (folder / f"{index}.json").write_text(json.dumps(run))
         return result

@@ -18,8 +18,7 @@ from trtopt.records import Job
 from trtopt.records.base import JobResult
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.jobs import IdentifyJob
-from trtopt.workers.supervisor import Event, Worker
-from trtopt.workers.worker import Progress
+from trtopt.workers.worker import Event, Progress, Worker
 
 Done = TypeVar("Done")
 
@@ -29,10 +28,6 @@ class Executor(Protocol):
 
     Results, errors and the files in the user's folders are the same wherever a job ran.
     """
-
-    @property
-    def has_many_hosts(self) -> bool:
-        """Whether measurements run at the same time too, so that all known work is best submitted at once."""
 
     @property
     def at_once(self) -> int:
@@ -67,7 +62,6 @@ class LocalExecutor:
 
     places: tuple[str | None, ...] = (None,)
     backend: str = ""
-    has_many_hosts: bool = False
     at_once: int = 1
 
     def cancel(self) -> None:

@@ -1,1 +1,1 @@
-"""Jobs in processes of their own: protocol, worker, supervisor."""
+"""Jobs in processes of their own: table of jobs, protocol, worker."""

@@ -94,7 +94,7 @@ AnyJob = TypeVar("AnyJob", bound=Job[Any])
 
 @dataclass(frozen=True, kw_only=True)
 class JobType(Generic[AnyJob]):
-    """All that a worker and its supervisor need to know about one type of job."""
+    """All that both ends of a worker need to know about one type of job."""
 
     run: Callable[[AnyJob, ProgressSink], Any]
     """Does it, in the worker; returns what the job says comes of it."""

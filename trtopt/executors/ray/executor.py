@@ -89,8 +89,6 @@ class RayExecutor:
     Several threads may submit jobs at the same time.
     """
 
-    has_many_hosts = True
-
     def __init__(
         self,
         builder: EngineBuilder,

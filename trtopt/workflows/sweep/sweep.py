@@ -20,7 +20,7 @@ from trtopt.errors import MeasurementError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor
 from trtopt.measure.contracts import contract_for
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, QUANTIZED, batch_sizes, io_request, measured_on
+from trtopt.recipe import GRAPH_PRECISIONS, LOCAL, MAX_AXIS, QUANTIZED, batch_sizes, io_request, measured_on
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
 from trtopt.requests.build import SweepRequest
 from trtopt.workflows.build.graph import request_for, with_typed_io
@@ -187,7 +187,7 @@ class _Run:
             for _, group in groupby(swept.settings, key=lambda one: (one.precision, one.axes, one.batch))
         ]
         self._listener.notes(notes_on(recipe, swept.builder, len(engines)))
-        together = recipe.jobs > 1 or swept.executor.has_many_hosts
+        together = recipe.jobs > 1 or recipe.executor != LOCAL
         for some in [engines] if together else [[one] for one in engines]:
             self._measure(some)
         own = [point for point in self.report.points if point.key in self._own]
