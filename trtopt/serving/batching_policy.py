@@ -42,7 +42,8 @@ def decide(now_s: float, queues: Sequence[Waiting], policy: BatchPolicy) -> Run 
     """
     first, until_s = None, math.inf
     for index, queue in enumerate(queues):
-        due_s = _due_s(queue, policy)
+        is_full = queue.count >= policy.max_batch
+        due_s = -math.inf if is_full else queue.oldest_s + policy.max_delay_ms / 1e3
         if due_s > now_s:
             until_s = min(until_s, due_s)
         elif first is None or queue.oldest_s < queues[first].oldest_s:
@@ -50,9 +51,3 @@ def decide(now_s: float, queues: Sequence[Waiting], policy: BatchPolicy) -> Run 
     if first is None:
         return Wait(until_s)
     return Run(first, min(queues[first].count, policy.max_batch))
-
-
-def _due_s(queue: Waiting, policy: BatchPolicy) -> float:
-    if queue.count >= policy.max_batch:
-        return -math.inf
-    return queue.oldest_s + policy.max_delay_ms / 1e3

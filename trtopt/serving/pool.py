@@ -196,7 +196,11 @@ class EnginePool:
             self._replace(worker)
             if not isinstance(error, Exception):
                 raise
-            raise self._worker_error(error) from error
+            problem = error.problem if isinstance(error, TrtoptError) else f"{type(error).__name__}: {error}"
+            raise WorkerError(
+                f"the worker failed: {problem}",
+                f"try again: {len(self._alive)} of {self.workers} workers are left",
+            ) from error
         self._give_back(worker)
         return outputs
 
@@ -233,25 +237,19 @@ class EnginePool:
                 self._replaced += 1
             self._changed.notify_all()
 
-    def _worker_error(self, error: Exception) -> WorkerError:
-        problem = error.problem if isinstance(error, TrtoptError) else f"{type(error).__name__}: {error}"
-        return WorkerError(
-            f"the worker failed: {problem}",
-            f"try again: {len(self._alive)} of {self.workers} workers are left",
-        )
-
     def usage(self) -> PoolUsage:
         """What it holds, and has done, now."""
         with self._changed:
             workers, replaced = list(self._alive), self._replaced
         refused = next((worker.graph_refused for worker in workers if worker.graph_refused), None)
+        prepared = [one for worker in workers for one in worker.prepared]
         return PoolUsage(
             workers=len(workers),
             replaced=replaced,
-            prepared=sum(worker.prepared for worker in workers),
-            graphs=sum(worker.graphs for worker in workers),
+            prepared=len(prepared),
+            graphs=sum(one.has_graph for one in prepared),
             evicted=sum(worker.evicted for worker in workers),
-            prepared_bytes=sum(worker.nbytes for worker in workers),
+            prepared_bytes=sum(one.nbytes for one in prepared),
             bound_bytes=self._bound_bytes,
             graph_refused=refused,
         )

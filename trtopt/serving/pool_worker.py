@@ -84,9 +84,9 @@ class Prepared:
                 )
 
     @property
-    def graphs(self) -> int:
-        """How many CUDA graphs have been captured."""
-        return int(self._graph is not None)
+    def has_graph(self) -> bool:
+        """Whether a CUDA graph has been captured."""
+        return self._graph is not None
 
     def run(self, rows: Mapping[str, Sequence[NDArray[np.generic]]]) -> dict[str, NDArray[np.generic]]:
         """Run each input's rows as one batch, padded up by repeating the last one.
@@ -99,12 +99,7 @@ class Prepared:
             filled = sum([len(array) for array in given])
             np.concatenate(given, out=view[:filled])
             view[filled:] = view[filled - 1]
-        self._launch()
-        self._stream.synchronize()
-        return {binding.name: self._views[binding.name] for binding in self._outputs}
-
-    def _launch(self) -> None:
-        """The first run at new shapes is slow anyway, and one that is not repeated needs no graph."""
+        # the first run at new shapes is slow anyway, and one that is not repeated needs no graph
         if self._wants_graph and self._is_warm and self._graph is None:
             self._capture()
         if self._graph is not None:
@@ -112,6 +107,8 @@ class Prepared:
         else:
             self._enqueue()
         self._is_warm = True
+        self._stream.synchronize()
+        return {binding.name: self._views[binding.name] for binding in self._outputs}
 
     def _enqueue(self) -> None:
         """The inference, and the copies before and after it.
@@ -152,7 +149,7 @@ class Worker:
     """Runs rows on the engines that suit them, in one thread at a time.
 
     Contexts, buffers and graphs are made when they are first needed, and the least recently used give way
-    when the next would take more than `bound_bytes` of the device. The counts may be read by any thread.
+    when the next would take more than `bound_bytes` of the device. Any thread may see what is prepared.
     """
 
     def __init__(self, device: Device, catalogue: Catalogue, *, bound_bytes: int, graphs: bool) -> None:
@@ -160,7 +157,7 @@ class Worker:
         self._bound_bytes, self._graphs = bound_bytes, graphs
         self._prepared: OrderedDict[tuple[int, int, Key], Prepared] = OrderedDict()
         self._stream = device.stream()
-        self.prepared = self.graphs = self.evicted = self.nbytes = 0
+        self.evicted = 0
         self.graph_refused: str | None = None
 
     def run(self, parts: Sequence[Part]) -> list[Outputs]:
@@ -188,20 +185,17 @@ class Worker:
             begin += piece.rows
         return _taken_apart({name: np.concatenate([one[name] for one in ran]) for name in ran[0]}, counts)
 
-    def _ready(self, name: tuple[int, int, Key]) -> Prepared:
-        prepared = self._prepared.get(name)
-        if prepared is None:
-            prepared = self._prepare(name)
-        self._prepared.move_to_end(name)
-        return prepared
+    @property
+    def prepared(self) -> list[Prepared]:
+        """What is prepared now."""
+        return list(self._prepared.values())
 
     def _run_on(
         self, name: tuple[int, int, Key], rows: Mapping[str, Sequence[NDArray[np.generic]]]
     ) -> Outputs:
-        prepared = self._ready(name)
-        had = prepared.graphs
+        prepared = self._prepared.get(name) or self._prepare(name)
+        self._prepared.move_to_end(name)
         outputs = prepared.run(rows)
-        self.graphs += prepared.graphs - had
         self.graph_refused = prepared.graph_refused or self.graph_refused
         return outputs
 
@@ -215,8 +209,6 @@ class Worker:
             self._make_room(self._bound_bytes)
             made = self._make(name)
         self._prepared[name] = made
-        self.prepared += 1
-        self.nbytes += made.nbytes
         return made
 
     def _make(self, name: tuple[int, int, Key]) -> Prepared:
@@ -231,11 +223,8 @@ class Worker:
         )
 
     def _make_room(self, nbytes: int) -> None:
-        while self._prepared and self.nbytes + nbytes > self._bound_bytes:
+        while self._prepared and nbytes + sum(one.nbytes for one in self.prepared) > self._bound_bytes:
             _, oldest = self._prepared.popitem(last=False)
-            self.prepared -= 1
-            self.graphs -= oldest.graphs
-            self.nbytes -= oldest.nbytes
             self.evicted += 1
             oldest.close()
 

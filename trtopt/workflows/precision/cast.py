@@ -135,6 +135,10 @@ def cast(
             notes.append(_search_note(found, made.differences))
             if found.best is not None:
                 made = try_options(replace(cast_options, accurate=found.best.kept), spool)
+        no_node = []
+        if not made.decision.places:
+            reasons = common_reasons(made.decision.kept) or "no node computes in FP32"
+            no_node.append(f"no node became {request.precision.upper()}: {reasons}")
         report = CastReport(
             source=str(source),
             out=str(out),
@@ -157,7 +161,7 @@ def cast(
             verified=bool(made.differences),
             notes=tuple(notes),
             alarms=(
-                *_alarms(made.decision, request.precision),
+                *no_node,
                 *weight_alarms(original),
                 *accuracy_alarms(made.differences),
             ),
@@ -217,14 +221,6 @@ def _data_remedy(data: str | Path | None) -> Iterator[None]:
             f"on random data, {error.problem}",
             "give samples that fit with --data, or cast without running the model, with --no-run",
         ) from None
-
-
-def _alarms(decision: CastDecision, precision: str) -> tuple[str, ...]:
-    """The alarm where 16 bits were requested and no node got them."""
-    if decision.places:
-        return ()
-    reasons = common_reasons(decision.kept) or "no node computes in FP32"
-    return (f"no node became {precision.upper()}: {reasons}",)
 
 
 def _notes(decision: CastDecision, *, was_low: bool) -> tuple[str, ...]:
