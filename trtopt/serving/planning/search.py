@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from msgspec import structs
@@ -28,6 +29,7 @@ from trtopt.serving.planning.setups import (
     Fleet,
     MeasuredEngine,
     Setup,
+    at_level,
     fleets,
     worker_counts,
 )
@@ -202,13 +204,9 @@ class SearchResult:
 class Search:
     """Searches among measured engines; what is costly to know of a set of engines is found out once."""
 
-    def __init__(
-        self,
-        engines: Sequence[MeasuredEngine],
-        costs: Costs = NO_COST,
-    ) -> None:
-        self._engines, self._costs = tuple(engines), costs
-        self._fleets: dict[int, list[Fleet]] = {}
+    def __init__(self, engines: Sequence[MeasuredEngine], costs: Costs = NO_COST) -> None:
+        self._costs = costs
+        self._fleets = cache(lambda most: list(fleets(engines, most)))
         self.most_engines = min(MAX_ENGINES, len(engines))
         self.knows_memory = any(engine.memory is not None for engine in engines)
 
@@ -246,35 +244,28 @@ class Search:
         search, choices = RateSearch(beyond / 2, resolution=_RATE_STEP), {}
         while (rate := search.next_rate) is not None:
             choices[rate] = self.best(demand.at(rate), bounds)
-            chosen = choices[rate].chosen
-            search.add(chosen is not None and chosen.prediction.goal.high <= bounds.goal.limit_ms)
+            search.add(choices[rate].chosen is not None)
         return (search.best, choices[search.best]) if search.best is not None else None
 
     # ── before any simulation ───────────────────────────────────────────────────────────────────────────
 
     def _within(self, demand: Demand, bounds: Bounds) -> Iterator[tuple[Setup, list[float]]]:
         """What there is within the bounds on engines and memory, without a delay; and shares by length."""
-        for fleet in self._of_engines(bounds.max_engines):
+        for fleet in self._fleets(bounds.max_engines):
             shares = demand.shares_of(fleet)
-            if shares is None:
-                continue
-            if bounds.for_triton and len(fleet.lengths) > 1:
+            if shares is None or (bounds.for_triton and len(fleet.lengths) > 1):
                 continue
             for max_batch in fleet.largest_batches():
                 if not all(fleet.batches_used(max_batch)):
                     continue
                 for workers in worker_counts(fleet):
-                    setup = Setup(fleet, workers, BatchPolicy(max_batch=max_batch, max_delay_ms=0.0))
+                    policy = BatchPolicy(max_batch=max_batch, max_delay_ms=0.0)
+                    setup = Setup(fleet, workers, policy, at_level(self._costs, workers))
                     if bounds.memory_bytes is not None:
                         takes = setup.memory_bytes()
                         if takes is None or takes > bounds.memory_bytes:  # what was not measured keeps none
                             continue
                     yield setup, shares
-
-    def _of_engines(self, most: int) -> list[Fleet]:
-        if most not in self._fleets:
-            self._fleets[most] = list(fleets(self._engines, most, self._costs))
-        return self._fleets[most]
 
     def _worth_simulating(self, demand: Demand, bounds: Bounds) -> list[Setup]:
         """The most promising of each number of engines, with every delay."""
@@ -331,7 +322,10 @@ def nothing_keeps(
     lines = [f"{bounds.goal}: {_at_best(found)}"]
     if rate_given:
         highest = search.highest_rate(demand, bounds, demand.rate)
-        kept = "no rate keeps" if highest is None else f"up to {_rate(highest[0])}/s keep"
+        kept = "no rate keeps"
+        if highest is not None:
+            most = highest[0]
+            kept = f"up to {most:,.0f}/s keep" if most >= 100 else f"up to {most:.3g}/s keep"
         lines.append(f"rate {demand.rate:,.10g}/s: {kept} the other bounds")
     for bound, relaxed in _relaxed(bounds, search).items():
         free = search.best(demand, relaxed).chosen
@@ -373,10 +367,6 @@ def _needs(free: Outcome) -> str:
     memory = free.setup.memory_bytes()
     takes = f"{_size(memory)}, " if memory is not None else ""
     return f"{free.setup.name} ({takes}{free.prediction.goal.value:.3g} ms)"
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def _size(nbytes: int) -> str:

@@ -246,11 +246,10 @@ class MeasuredEngine:
 
 
 class Fleet:
-    """Engines of one family that serve together: what a batch takes on them, and what serving adds."""
+    """Engines of one family that serve together, and what a batch takes on them."""
 
-    def __init__(self, engines: Sequence[MeasuredEngine], costs: Costs = NO_COST) -> None:
+    def __init__(self, engines: Sequence[MeasuredEngine]) -> None:
         self.engines = tuple(engines)
-        self.costs = costs
         self.lengths = tuple(sorted({length for engine in engines for length in engine.curves}))
 
     @cached_property
@@ -312,11 +311,12 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Setup:
-    """One way to serve."""
+    """One way to serve, and what serving adds to batches."""
 
     fleet: Fleet
     workers: int
     policy: BatchPolicy
+    cost: ServingCost = FREE
 
     @cached_property
     def name(self) -> str:
@@ -324,11 +324,6 @@ class Setup:
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         largest, delay_ms = self.policy.max_batch, self.policy.max_delay_ms
         return f"{self.fleet.name}, {workers}, batches up to {largest}, delay {delay_ms:.3g} ms"
-
-    @cached_property
-    def cost(self) -> ServingCost:
-        """What serving adds."""
-        return at_level(self.fleet.costs, self.workers)
 
     def typical_ms(self, bucket: int, rows: int) -> float:
         """The mean for a batch of so many requests of the fleet's length of that index, all workers busy."""
@@ -372,13 +367,13 @@ class Setup:
         return math.inf
 
 
-def fleets(engines: Sequence[MeasuredEngine], max_engines: int, costs: Costs = NO_COST) -> Iterator[Fleet]:
+def fleets(engines: Sequence[MeasuredEngine], max_engines: int) -> Iterator[Fleet]:
     """All sets of up to so many engines of one family."""
     for family in sorted({engine.family for engine in engines}):
         members = [engine for engine in engines if engine.family == family]
         for count in range(1, max_engines + 1):
             for chosen in combinations(members, count):
-                yield Fleet(chosen, costs)
+                yield Fleet(chosen)
 
 
 def worker_counts(fleet: Fleet) -> list[int]:

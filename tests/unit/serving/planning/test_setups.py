@@ -1,6 +1,7 @@
 """What could serve, and what can be said of it without a simulation."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -47,8 +48,8 @@ def test_memory_is_a_context_for_each_worker_and_batch_size_and_the_weights_once
 def test_capacity_is_that_of_the_best_batch_with_all_workers_busy() -> None:
     assert setup(Fleet([ONE, EIGHT])).capacity([1.0]) == pytest.approx(8 / 0.004)
     assert setup(Fleet([ONE, EIGHT]), workers=2).capacity([1.0]) == pytest.approx(2 * 8 / 0.006)
-    costly = Fleet([ONE, EIGHT], {1: ServingCost(batch_ms=0.4, request_ms=0.2)})
-    assert setup(costly).capacity([1.0]) == pytest.approx(8 / 0.006)
+    costly = replace(setup(Fleet([ONE, EIGHT])), cost=ServingCost(batch_ms=0.4, request_ms=0.2))
+    assert costly.capacity([1.0]) == pytest.approx(8 / 0.006)
 
 
 def test_capacity_over_lengths_is_that_of_the_mixture() -> None:
