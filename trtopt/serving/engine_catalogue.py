@@ -55,7 +55,7 @@ class Catalogue:
     def __init__(self, engines: Sequence[Engine]) -> None:
         self.engines = tuple(engines)
         first = self.engines[0].session
-        self.inputs, self.outputs = first.inputs, first.outputs
+        self.inputs = first.inputs
         self._types = {spec.name: numpy_dtype(spec.dtype) for spec in self.inputs}
         plan = self.engines[0].artifact.plan
         self._vectorised = {
@@ -68,9 +68,9 @@ class Catalogue:
         self.choice = lru_cache(_KNOWN_KEYS)(self._choice)
         self._among = lru_cache(_KNOWN_KEYS)(self._choice_among)
 
-    def part(self, inputs: object, *, copy: bool = False) -> Part:
-        """Rows of any number: every input as [rows, …]; with `copy` in memory of their own."""
-        tensors = self._tensors(inputs, copy=copy)
+    def part(self, inputs: object) -> Part:
+        """Rows of any number: every input as [rows, …]."""
+        tensors = self._tensors(inputs)
         rows = {tensor.shape[:1] for tensor in tensors.values()}
         if len(rows) != 1 or rows <= {(), (0,)}:
             shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
