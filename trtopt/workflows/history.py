@@ -163,13 +163,12 @@ class _Run:
     `terms` is what two runs must share to be compared.
     """
 
-    file: str
+    shown: HistoryRun
     report: BenchReport
     engine: EngineRef
     clocks: tuple[ClockReading, ...]
     inspector: str | None
     terms: HistorySeries
-    figures: dict[str, float]
 
     @cached_property
     def facts(self) -> dict[str, str]:
@@ -206,18 +205,6 @@ def _terms_of(report: BenchReport, taken: Measurement) -> HistorySeries:
         changes=(),
         verdict="UNDECIDED",
         reason="",
-    )
-
-
-def _run(file: str, report: BenchReport, point: BenchPoint, taken: Measurement) -> _Run:
-    return _Run(
-        file,
-        msgspec.structs.replace(report, points=()),
-        taken.engine,
-        taken.clocks,
-        point.layers.inspector if point.layers is not None else None,
-        _terms_of(report, taken),
-        _figures(taken),
     )
 
 
@@ -266,8 +253,16 @@ def series_of(results: Iterable[NamedResult]) -> tuple[tuple[HistorySeries, ...]
                 if doubt:
                     left.append((file, _terms_of(report, taken)))
                     continue
-                run = _run(file, report, point, taken)
-                runs.setdefault(to_json(run.terms), []).append(run)
+                terms = _terms_of(report, taken)
+                run = _Run(
+                    HistoryRun(file=file, created=report.created, figures=_figures(taken)),
+                    msgspec.structs.replace(report, points=()),
+                    taken.engine,
+                    taken.clocks,
+                    point.layers.inspector if point.layers is not None else None,
+                    terms,
+                )
+                runs.setdefault(to_json(terms), []).append(run)
     last = max(newest.values(), default=("", ""))[1]
     late = [file for file in unread if file > last]
     found = [_series(own, newest[own[0].terms.device][1], late) for own in runs.values()]
@@ -288,14 +283,15 @@ def _why_left_out(report: BenchReport, point: BenchPoint) -> str | None:
 
 def _series(runs: Sequence[_Run], newest: str, late: Sequence[str]) -> HistorySeries:
     """`newest` is the file of the newest result on the device; `late` could not be read and may be newer."""
-    runs = sorted(runs, key=lambda run: (run.report.created, run.file))
-    names = list(runs[0].figures)
-    columns = [[run.figures[name] for run in runs] for name in names]
+    runs = sorted(runs, key=lambda run: (run.shown.created, run.shown.file))
+    shown = tuple(run.shown for run in runs)
+    names = list(shown[0].figures)
+    columns = [[run.figures[name] for run in shown] for name in names]
     points = change_points(columns)
     changes = tuple(
         HistoryChange(
-            file=runs[found.index].file,
-            created=runs[found.index].report.created,
+            file=shown[found.index].file,
+            created=shown[found.index].created,
             figure=names[found.column],
             ratio=found.ratio,
             low=found.low,
@@ -307,16 +303,14 @@ def _series(runs: Sequence[_Run], newest: str, late: Sequence[str]) -> HistorySe
     if late:
         verdict = "UNTRUSTWORTHY"
         reason = f"{late[0]} may be newer: replace it, or move it out of the folder"
-    elif runs[-1].file != newest:
+    elif shown[-1].file != newest:
         verdict = "UNTRUSTWORTHY"
         reason = _NO_FIGURES.format(newest)
     else:
         verdict, reason = _judge(columns, [0, *(one.index for one in points), len(runs)])
     return msgspec.structs.replace(
         runs[0].terms,
-        runs=tuple(
-            HistoryRun(file=run.file, created=run.report.created, figures=run.figures) for run in runs
-        ),
+        runs=shown,
         changes=changes,
         verdict=verdict,
         reason=reason,

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-from onnx import GraphProto
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
@@ -185,7 +184,8 @@ def rewrite_in_fp32(
     rewritten, notes = scratch / "float.onnx", list[str]()
     given = replace(model_file.load(source), spool=scratch)
     is_half = is_low(given.proto)
-    if is_half or _has_namesakes(given.proto.graph):
+    names = [node.name for part in graphs_of(given.proto.graph) for node in part.node if node.name]
+    if is_half or len(set(names)) < len(names):  # ONNX Runtime refuses namesakes: nothing could be verified
         name_apart(given.proto.graph)
         source = scratch / "given.onnx"
         model_file.save(widened(given) if is_half else given, source)
@@ -198,12 +198,6 @@ def rewrite_in_fp32(
         notes.append(f"the graph was rewritten, but not verified: {error.problem}")
     notes += [f"undone {one.rule}: {one.reason}" for one in trace.undone]
     return replace(model_file.load(rewritten), spool=scratch), notes
-
-
-def _has_namesakes(graph: GraphProto) -> bool:
-    """Whether nodes share a name: ONNX Runtime refuses such a model, so no rewriting could be verified."""
-    names = [node.name for part in graphs_of(graph) for node in part.node if node.name]
-    return len(set(names)) < len(names)
 
 
 def save(model: ModelFile, table: CalibrationTable | None, target: Path) -> Path | None:
