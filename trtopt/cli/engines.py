@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from trtopt.cli.command import Group, command
 from trtopt.cli.outputs import (
     NOT_MET,
+    NOT_SHOWN,
     OWN,
     UNTRUSTWORTHY,
     VERBOSITY,
@@ -49,7 +50,7 @@ def optimize(request: building.OptimizeRequest) -> None:
 
     Lints and rewrites MODEL, an ONNX file, builds engines, measures them, compares their outputs with those
     of MODEL and writes report.html into the build folder. With --data the precision is chosen too, where
-    engines can be measured. Exits with 3 if a bound is missed.
+    engines can be measured. Exits with 3 if a bound is missed, and with 5 if that is open.
     """
     from trtopt.cli.console import perform, show_result
     from trtopt.workflows.optimize import optimize as run
@@ -59,6 +60,8 @@ def optimize(request: building.OptimizeRequest) -> None:
     _write_report(Path(found.folder))
     if not found.met:
         raise click.exceptions.Exit(NOT_MET)
+    if not found.is_goal_shown:
+        raise click.exceptions.Exit(NOT_SHOWN)
 
 
 def _write_report(folder: Path) -> None:

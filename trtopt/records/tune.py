@@ -223,3 +223,9 @@ class Optimized(Result, Record, frozen=True, kw_only=True):
     violations: tuple[Violation, ...] = ()
     notes: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
+
+    @property
+    def is_goal_shown(self) -> bool:
+        """Whether the engines that were built show that they keep a goal, by figures to trust."""
+        trust = self.best.trust if self.best is not None else Trust.NONE
+        return self.goal is None or (self.builder == self.backend and trust is not Trust.NONE)

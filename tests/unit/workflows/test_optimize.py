@@ -82,6 +82,15 @@ def test_the_fastest_batch_size_that_meets_the_goal_is_deployed() -> None:
     )
 
 
+def test_a_goal_is_shown_by_the_built_engines_and_by_figures_to_trust_alone() -> None:
+    found = optimized(point(1, 100, 1.0))
+    assert found.is_goal_shown
+    assert not msgspec.structs.replace(found, builder="tensorrt-rtx 1").is_goal_shown
+    hot = msgspec.structs.replace(point(1, 100, 1.0), trust=Trust.NONE)
+    assert not optimized(hot).is_goal_shown
+    assert msgspec.structs.replace(optimized(hot), goal=None).is_goal_shown
+
+
 def test_a_batch_size_must_gain_as_many_times_as_it_is_slower() -> None:
     points = (point(1, 1000, 1.0), point(8, 7000, 1.2), point(32, 7460, 20.0))
     best = best_of(points, None)
