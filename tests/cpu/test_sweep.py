@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import onnx
 import pytest
 
 import trtopt
@@ -171,6 +172,20 @@ def test_what_was_measured_before_the_sweep_was_ended_is_not_measured_again(
     assert [point.shapes["images"][0] for point in resumed.points] == [1, 2, 4, 8]
     assert resumed.measured == resumed.points
     assert not [path for path in folder.rglob("*") if path.name.endswith(("tmp", ".lock"))]
+
+
+def test_engines_of_another_model_that_were_copied_in_are_not_measured(
+    pair: tuple[Path, SweepReport], tmp_path: Path
+) -> None:
+    folder, _ = pair
+    other = onnx.load(DIGITS)
+    other.producer_name = "another"
+    onnx.save(other, tmp_path / "other.onnx")
+    trtopt.build(
+        tmp_path / "other.onnx", folder / "builds" / "model", batch=(1, 2), backend="onnxruntime", force=True
+    )
+    with pytest.raises(MeasurementError):
+        trtopt.sweep(DIGITS, folder, batch=(1, 2), **QUICK)
 
 
 def test_an_engine_that_cannot_be_written_ends_the_sweep(pair: tuple[Path, SweepReport]) -> None:

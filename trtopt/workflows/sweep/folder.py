@@ -58,7 +58,7 @@ from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.build.folder import stamp, verified_graphs
 from trtopt.workflows.build.graph import keep_model, prepare_graph
 from trtopt.workflows.compare.result_files import read_result
-from trtopt.workflows.provenance import check_same_terms, command_line, now
+from trtopt.workflows.provenance import check_model, check_same_terms, command_line, now
 from trtopt.workflows.race import engine_at, with_streams
 from trtopt.workflows.workbench import EngineRequest, Workbench, make_plans
 
@@ -292,7 +292,7 @@ class Builds:
         """The engine of an earlier run, if it is there and is what its manifest vouches for."""
         folder = self._folder(setting)
         try:
-            manifest = read_manifest(folder)
+            manifest = self._own(folder, read_manifest(folder))
             key = self._plan(folder, manifest, setting).key
             engine = next((one for one in manifest.engines if one.plan.key == key), None)
             if engine is None or sha256_of(folder / engine.path) != engine.sha256:
@@ -353,10 +353,16 @@ class Builds:
         """That of the setting's folder; one without engines where none is built yet."""
         folder = self._folder(setting)
         if (folder / MANIFEST).exists():
-            return read_manifest(folder)
+            return self._own(folder, read_manifest(folder))
         prepared = self._graph_folder(setting.precision)
         with reading_as("a prepared model", prepared / _PREPARED, f"remove {prepared}"):
-            return from_json(read_bounded(prepared / _PREPARED), Manifest)
+            return self._own(prepared, from_json(read_bounded(prepared / _PREPARED), Manifest))
+
+    def _own(self, folder: Path, manifest: Manifest) -> Manifest:
+        """A folder's manifest, of the swept model: folders are copied by hand."""
+        model = self._swept.terms.model_sha256
+        check_model(manifest.source_sha256, model, folder, "the sweep's", f"remove {folder}")
+        return manifest
 
     def _folder(self, setting: SweepSetting) -> Path:
         axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
