@@ -65,10 +65,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     with reading_as("a manifest", path, "build again with this version of trtopt"):
         if not path.exists():
-            raise WrongPathError(
-                f"{folder}: has no {MANIFEST}",
-                "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
-            )
+            raise WrongPathError(f"{folder}: has no {MANIFEST}", "give a folder that `trtopt build` made")
         if not path.is_file():
             raise ValueError("not a regular file")  # a pipe would be waited for
         manifest = read_versioned(read_bounded(path, _MAX_MANIFEST_BYTES), Manifest)
