@@ -101,6 +101,10 @@ def main() -> None:
     except Exception:
         _log("error", traceback.format_exc())
         raise
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if callable(signal.getsignal(number)):  # another one would be a traceback while Python ends
+                signal.signal(number, signal.SIG_DFL)
     _log("info", f"ended with exit code {status}")
     sys.exit(status)
 

@@ -38,3 +38,13 @@ def test_an_error_while_all_is_closed_does_not_hide_the_signal(
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_python_ends_prints_no_traceback(number: signal.Signals) -> None:
+    late = (
+        f"import atexit, os, sys; atexit.register(os.kill, os.getpid(), {int(number)}); sys.argv[1:] = ['-V']"
+    )
+    command = [sys.executable, "-c", f"{late}; from trtopt.cli.main import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert (done.returncode, done.stderr) == (-number, "")
