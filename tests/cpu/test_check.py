@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import trtopt
+from tests.rewrite_graphs import model
 from tests.support.cast_models import saved
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from trtopt.api import check
@@ -50,6 +51,19 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("spoiled") / "spoiled.onnx"
     onnx.save(model, path)
     return path
+
+
+def test_texts_are_held_to_the_bounds_too(tmp_path: Path) -> None:
+    texts = "g (float[N,4] x) => (float[N,4] y, string[2] s) {y = Relu(x) s = Identity(t)}"
+    for name, second in (("a", b"one"), ("b", b"another")):
+        made = model(texts)
+        made.graph.initializer.append(
+            helper.make_tensor("t", onnx.TensorProto.STRING, [2], [b"same", second])
+        )
+        onnx.save(made, tmp_path / f"{name}.onnx")
+    (same,) = check(tmp_path / "a.onnx", tmp_path / "a.onnx", min_cosine=0.99).subjects
+    (other,) = check(tmp_path / "b.onnx", tmp_path / "a.onnx", min_cosine=0.99).subjects
+    assert (same.violations, [item.output for item in other.violations]) == ((), ["s"])
 
 
 @pytest.mark.parametrize("data", [HELDOUT, None], ids=["data", "data of the model file"])

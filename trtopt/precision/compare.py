@@ -166,40 +166,44 @@ def open_model(model: ModelFile) -> Unoptimised:
 def compare_outputs(pairs: Iterable[tuple[Arrays, Arrays]], model: ModelFile) -> tuple[OutputDifference, ...]:
     """How far every output of `model` lies from that of the reference; `pairs` are its inputs and outputs.
 
-    Texts and sequences are left out of both.
+    Sequences are left out of both.
     """
     found: dict[str, Deviation] = {}
     sized, other = data_dependent_outputs(model.proto.graph), open_model(model)
     for feed, wanted in pairs:
-        add_outputs(found, _numbers(wanted), _numbers(other.run(other.fit(feed))), sized)
+        add_outputs(found, _arrays(wanted), _arrays(other.run(other.fit(feed))), sized)
     return tuple(item.result() for item in found.values())
 
 
 def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized: Container[str] = ()) -> None:
-    """Add a batch's outputs, by name; what is no number is left out. Those of `sized` may differ in size."""
+    """Add a batch's outputs, by name; sequences are left out. Those of `sized` may differ in size."""
     _check_names(wanted, got)
-    for name, value in wanted.items():
-        if not _is_numeric(value):
-            continue
+    for name, value in _arrays(wanted).items():
+        other = got[name]
+        if value.dtype.kind in "OSU":
+            value, other = _numbered(value, other)
         if name not in found:
             found[name] = Deviation(name, classifies=is_classifier(value))
-        if value.shape == got[name].shape:
-            found[name].add(value, got[name])
-        elif name in sized and value.ndim == got[name].ndim:
+        if value.shape == other.shape:
+            found[name].add(value, other)
+        elif name in sized and value.ndim == other.ndim:
             found[name].add_resized()
         else:
             raise ModelError(
-                f"output {name!r} has shape {got[name].shape}, the reference's {value.shape}",
+                f"output {name!r} has shape {other.shape}, the reference's {value.shape}",
                 "check that both are versions of one model",
             )
 
 
-def _numbers(outputs: Arrays) -> Arrays:
-    return {name: value for name, value in outputs.items() if _is_numeric(value)}
+def _arrays(outputs: Arrays) -> Arrays:
+    return {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
 
 
-def _is_numeric(value: object) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
+def _numbered(texts: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Texts as integers that are equal where the texts are."""
+    both = np.concatenate([array.ravel().astype(str) for array in (texts, others)])
+    numbers = np.unique(both, return_inverse=True)[1].ravel()
+    return numbers[: texts.size].reshape(texts.shape), numbers[texts.size :].reshape(others.shape)
 
 
 def _check_names(wanted: Arrays, got: Arrays) -> None:
