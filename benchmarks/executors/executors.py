@@ -85,7 +85,6 @@ def bench_job(model: Path, folder: Path) -> BenchJob:
     engine = read_manifest(folder).engines[0]
     return BenchJob(
         engine=engine_at(folder, manifest.onnx.inputs, engine, 1),
-        batch=1,
         data=None,
         contract=contract_named("trtexec-11"),
         warmup_s=0.0,

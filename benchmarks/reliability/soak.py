@@ -84,7 +84,6 @@ class Rounds:
             folder, artifact = self._folder / "here", self._build()
         job = BenchJob(
             engine=engine_at(folder, self._onnx.inputs, artifact, BATCH),
-            batch=BATCH,
             data=None,
             contract=contract_named(DEFAULT),
             warmup_s=0.0,

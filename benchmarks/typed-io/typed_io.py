@@ -285,7 +285,7 @@ class Side:
         manifest = read_manifest(folder)
         (engine,) = manifest.engines
         shapes = {tensor: shape.opt for tensor, shape in engine.plan.shapes.items()}
-        loaded = LoadedEngine(path=str(folder / engine.path), artifact=engine, shapes=shapes)
+        loaded = LoadedEngine(path=str(folder / engine.path), artifact=engine, batch=batch, shapes=shapes)
         content = vouched_engine(target, loaded)
         session = resources.enter_context(closing(target.load(content)))
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)

@@ -27,7 +27,6 @@ from trtopt.records import OutputChange
 from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.bench.resolve_engines import resolve_engines
 from trtopt.workflows.compare.upgrade import changed_outputs, rounded_models
-from trtopt.workflows.listener import SILENT
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = {name: ROOT / "models" / name / f"{name}.onnx" for name in ("digits", "digits_transformer")}
@@ -83,14 +82,12 @@ class Bench:
 
     def changes(self, old: Path, new: Path) -> Sequence[OutputChange]:
         """What the certificate has on results."""
+        request = CompareRequest(old, new, batch=BATCH, backend="onnxruntime")
         with ExitStack() as held:
-            sides = [
-                held.enter_context(resolve_engines(path, None, "onnxruntime", [], SILENT))
-                for path in (old, new)
-            ]
-            pair = [side.at((BATCH,))[0][0] for side in sides]
+            sides = [held.enter_context(resolve_engines(path, request, [])) for path in (old, new)]
+            pair = [side.engines[0] for side in sides]
             rounded = rounded_models(old / Path(read_manifest(old).onnx.path).name, pair)
-            return changed_outputs(rounded, pair, BATCH, CompareRequest(old, new), [])
+            return changed_outputs(rounded, pair, request, [])
 
 
 def main() -> None:

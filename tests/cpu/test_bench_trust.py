@@ -45,7 +45,9 @@ def on_scripted_devices(scripts: Sequence[Script]) -> SimpleNamespace:
             target = ScriptedTarget(ScriptedDevice(script))
             plan = msgspec.structs.replace(job.engine.artifact.plan, backend=ScriptedTarget.backend)
             artifact = msgspec.structs.replace(job.engine.artifact, plan=plan, device=SCRIPTED)
-            engine = msgspec.structs.replace(job.engine, artifact=artifact, shapes={"x": (job.batch, 4)})
+            engine = msgspec.structs.replace(
+                job.engine, artifact=artifact, shapes={"x": (job.engine.batch, 4)}
+            )
             ours = msgspec.structs.replace(job, engine=engine)
             point = bench_engine(target, ours, lambda phase, fraction: None)
             yield index, BenchResult(point=point, environment=environment_of(target))  # type: ignore[arg-type]

@@ -52,8 +52,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OutputsJob:
     manifest = trtopt.build(DIGITS, tmp_path / "digits", backend="onnxruntime", rewrite="none")
     (engine,) = manifest.engines
     path, inputs = str(tmp_path / "digits" / engine.path), manifest.onnx.inputs
-    loaded = LoadedEngine(path=path, artifact=engine, shapes={})
-    return OutputsJob(engine=loaded, inputs=inputs, data="", batch=1, folder=str(tmp_path))
+    loaded = LoadedEngine(path=path, artifact=engine, batch=1, shapes={})
+    return OutputsJob(engine=loaded, inputs=inputs, data="", folder=str(tmp_path))
 
 
 def outcomes(

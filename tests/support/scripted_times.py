@@ -49,11 +49,12 @@ class ScriptedTimes:
 
     def _run(self, job: InterleaveJob) -> InterleavedRun:
         names = tuple(variant.name for variant in job.variants)
-        self.in_turns.append((job.batch, names))
+        batch = job.engines[-1].batch
+        self.in_turns.append((batch, names))
         sensor = self._target.device.clock_sensor()
         return InterleavedRun(
             purpose=job.purpose,
-            batch=job.batch,
+            batch=batch,
             environment=environment_of(self._target),
             turns=tuple(
                 TurnSamples(
@@ -62,7 +63,7 @@ class ScriptedTimes:
                     contract=variant.contract,
                     mode="latency",
                     blocks=tuple(
-                        _samples(self._latency_ms[variant.name, job.batch] * (1 + 0.001 * (-1) ** number))
+                        _samples(self._latency_ms[variant.name, batch] * (1 + 0.001 * (-1) ** number))
                         for number in range(20)
                     ),
                     warmups=(),
@@ -78,24 +79,24 @@ class ScriptedTimes:
         )
 
     def _point(self, job: BenchJob) -> BenchPoint:
-        folder = Path(job.engine.path).parent
+        folder, batch = Path(job.engine.path).parent, job.engine.batch
         graph = next(folder.glob("model.*.onnx"), folder.parents[1] / "model.onnx")  # as it was given
         layers = tuple(
-            LayerTime(name=node.name, ms=[self._layer_ms(folder.name, job.batch, node)])
+            LayerTime(name=node.name, ms=[self._layer_ms(folder.name, batch, node)])
             for node in onnx.load(str(graph), load_external_data=False).graph.node
         )
         latency = Measurement(
             mode="latency",
             contract=job.contract,
             engine=_ref(job.engine.path),
-            batch=job.batch,
+            batch=batch,
             shapes=job.engine.shapes,
             samples=_samples(1.0),
             staged=_samples(1.0),
             warmups=_samples(1.0),
             stop_reason="scripted",
         )
-        return BenchPoint(batch=job.batch, latency=latency, layers=LayerPass(runs=1, layers=layers))
+        return BenchPoint(batch=batch, latency=latency, layers=LayerPass(runs=1, layers=layers))
 
 
 def _ref(path: str) -> EngineRef:

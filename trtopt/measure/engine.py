@@ -62,13 +62,14 @@ from trtopt.records.bench import ColdStart, StartPhase
 
 
 class LoadedEngine(Record, frozen=True, kw_only=True):
-    """An engine file to load, if its hash is the artifact's, at these shapes of its inputs.
+    """An engine file to load, if its hash is the artifact's, at a batch size and these shapes of its inputs.
 
     The same file twice gives two that share nothing. `sample_axes` are its model's, of `data.fit`.
     """
 
     path: str
     artifact: EngineArtifact
+    batch: int
     shapes: dict[str, Shape]
     sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
 
@@ -157,7 +158,6 @@ class BenchJob(Job[BenchResult], frozen=True, kw_only=True, tag="bench"):
     """
 
     engine: LoadedEngine
-    batch: int
     data: str | None
     contract: Contract
     warmup_s: float
@@ -182,8 +182,8 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
     except (DeviceError, MeasurementError) as error:
         if "latency" not in made:
             raise
-        return BenchPoint(batch=job.batch, **made, failure=error.problem)
-    return BenchPoint(batch=job.batch, **made)
+        return BenchPoint(batch=job.engine.batch, **made, failure=error.problem)
+    return BenchPoint(batch=job.engine.batch, **made)
 
 
 def _take_passes(
@@ -235,7 +235,7 @@ def _take_passes(
 def subject_of(session: Session, job: BenchJob) -> Subject:
     """What a job measures, with one batch of its data."""
     data = input_batch(session, job.engine, job.data)
-    return Subject(session, job.engine.ref, job.batch, job.engine.shapes, data)
+    return Subject(session, job.engine.ref, job.engine.batch, job.engine.shapes, data)
 
 
 def input_batch(session: Session, engine: LoadedEngine, data: str | None) -> Inputs:
@@ -410,15 +410,14 @@ class OutputsJob(Job[int], frozen=True, kw_only=True, tag="outputs"):
     """A worker's job: run an engine over `data`, as `trtopt.data.open_data` takes it; its result is how many
     batches there were.
 
-    `inputs` are those of the model that the engine is compared with; batches of `batch` samples are filled up
-    to the engine's own. The outputs of each of the first `batches`, or of all, go into `folder`, named by
+    `inputs` are those of the model that the engine is compared with; batches are filled up to the engine's
+    own. The outputs of each of the first `batches`, or of all, go into `folder`, named by
     `outputs_file`.
     """
 
     engine: LoadedEngine
     inputs: tuple[TensorSpec, ...]
     data: str
-    batch: int
     folder: str
     batches: int | None = None
 
@@ -436,9 +435,9 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
     count = 0
     with closing(target.load(vouched_engine(target, job.engine))) as session, ExitStack() as held:
         kept: dict[str, Shape] = {}
-        for feed in islice(open_data(job.data).batches(job.inputs, job.batch), job.batches):
+        for feed in islice(open_data(job.data).batches(job.inputs, job.engine.batch), job.batches):
             progress("outputs", None)
-            data = filled(feed, job.inputs, job.batch, job.engine.artifact)
+            data = filled(feed, job.inputs, job.engine)
             shapes = {spec.name: data[spec.name].shape for spec in session.inputs}
             if shapes != kept:
                 held.close()
@@ -452,13 +451,13 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
     return count
 
 
-def filled(feed: Arrays, inputs: Sequence[TensorSpec], batch: int, engine: EngineArtifact) -> Arrays:
+def filled(feed: Arrays, inputs: Sequence[TensorSpec], engine: LoadedEngine) -> Arrays:
     """The batch, its last sample repeated until it is one that the engine admits."""
     first = {spec.name: 0 for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
     axes = sample_axes(inputs) or first
     counts = {name: feed[name].shape[axis] for name, axis in axes.items()}
-    rows = max(counts.values(), default=batch)
-    spans = engine.plan.spans
+    rows = max(counts.values(), default=engine.batch)
+    spans = engine.artifact.plan.spans
     size = next((max(span.low, rows) for span in spans if rows <= span.high), rows)
     return {
         name: np.concatenate(

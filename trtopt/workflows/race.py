@@ -65,6 +65,7 @@ def engine_at(
     return LoadedEngine(
         path=str((folder / engine.path).absolute()),
         artifact=engine,
+        batch=size,
         shapes=shapes_at(inputs, engine.plan, size, sizes),
         sample_axes=sample_axes(inputs),
     )
@@ -112,7 +113,6 @@ def heat(
     engines: Sequence[LoadedEngine],
     names: Sequence[str],
     purpose: Purpose,
-    size: int,
     setting: Setting,
     rounds: int = ROUNDS,
 ) -> InterleaveJob:
@@ -125,7 +125,6 @@ def heat(
         rounds=rounds,
         least_rounds=ROUNDS,
         purpose=purpose,
-        batch=size,
         data=setting.data,
         warmup_s=WARMUP_S,
         block_s=setting.duration / rounds,

@@ -62,7 +62,7 @@ from trtopt.requests.measure import ProfileRequest
 from trtopt.requests.models import CONDITIONS, ReduceRequest
 from trtopt.requests.recipe import make_recipe
 from trtopt.version import __version__
-from trtopt.workflows.bench.resolve_engines import engines_of_build
+from trtopt.workflows.bench.resolve_engines import engines_at
 from trtopt.workflows.build.build import build_recipe
 from trtopt.workflows.listener import SILENT
 from trtopt.workflows.precision.checker import Checker, run_over
@@ -492,15 +492,15 @@ def _judge_for(request: ReduceRequest) -> tuple[Judge, str | None]:
         manifest = build_recipe(part.model, folder, recipe)
         if not manifest.onnx.inputs:  # there is nothing to run it on
             return ()
-        ((engine, size), *_) = engines_of_build(folder, manifest, manifest.engines).at(None)
+        engine, *_ = engines_at(folder, manifest.onnx.inputs, manifest.engines)
         if kind == "wrong":
             checker = Checker(read_onnx(part.model), None, bounds)
-            checked = checker.engine(engine, size, part.data, SILENT, request.timeout)
+            checked = checker.engine(engine, part.data, SILENT, request.timeout)
             return tuple(map(_wrong, checked.violations))
         if kind == "fails":
             if runs:
                 inputs = manifest.onnx.inputs
-                run_over(engine, inputs, part.data, size, part.folder, limit_s=request.timeout)
+                run_over(engine, inputs, part.data, part.folder, limit_s=request.timeout)
             return ()
         found = profile(
             ProfileRequest(folder, data=part.data, duration=_SECONDS, timeout=request.timeout)

@@ -26,14 +26,13 @@ def engine_in(folder: Path, **changes: object) -> LoadedEngine:
     plan = msgspec.structs.replace(examples.plan(), backend=ScriptedTarget.backend)
     own = {"plan": plan, "sha256": hashlib.sha256(ENGINE).hexdigest(), "device": SCRIPTED}
     artifact = msgspec.structs.replace(examples.engine(), **own | changes)
-    return LoadedEngine(path=str(path), artifact=artifact, shapes={"x": (8, 4)})
+    return LoadedEngine(path=str(path), artifact=artifact, batch=8, shapes={"x": (8, 4)})
 
 
 def job_in(folder: Path, **changes: object) -> BenchJob:
     """A short job over it."""
     job = BenchJob(
         engine=engine_in(folder),
-        batch=8,
         data=None,
         contract=terms("trtexec-11"),
         warmup_s=0.0,

@@ -31,12 +31,14 @@ from trtopt.serving.trial_run import CostJob, TrialJob
 from trtopt.workers.jobs import JOBS, CopyJob, IdentifyJob, git_revision, type_of
 
 ENGINE = examples.engine()
-LOADED = [LoadedEngine(path=path, artifact=ENGINE, shapes={}) for path in ("/a/1.engine", "/b/1.engine")]
+LOADED = [
+    LoadedEngine(path=path, artifact=ENGINE, batch=8, shapes={}) for path in ("/a/1.engine", "/b/1.engine")
+]
 TENSORRT = ("TensorRT", "its driver")
 WITH_PLUGIN = (*TENSORRT, "the plugin /plugin.so")
 
 BENCH = BenchJob(
-    engine=LOADED[0], batch=8, data=None,
+    engine=LOADED[0], data=None,
     contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=False, memory=False,
 )  # fmt: skip
 
@@ -58,14 +60,14 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
     (ColdStartJob(bench=BENCH, page_cache="warm", began_s=0.0), "starting batch8.engine", WITH_PLUGIN),
     (
         InterleaveJob(
-            label="batch8", engines=(*LOADED, LOADED[0]), variants=(), rounds=1, purpose="control", batch=8,
+            label="batch8", engines=(*LOADED, LOADED[0]), variants=(), rounds=1, purpose="control",
             data="samples.npz", warmup_s=0.0, block_s=0.0,
         ),
         "running /a/1.engine, /b/1.engine",
         WITH_PLUGIN,
     ),
     (
-        OutputsJob(engine=LOADED[0], inputs=(), data="random", batch=8, folder="/o"),
+        OutputsJob(engine=LOADED[0], inputs=(), data="random", folder="/o"),
         "running batch8.engine",
         WITH_PLUGIN,
     ),

@@ -52,12 +52,12 @@ def test_one_run_has_no_spread() -> None:
 
 
 def test_engines_of_two_backends_take_no_turns() -> None:
-    ours = LoadedEngine(path="", artifact=examples.engine(), shapes={}, sample_axes={})
+    ours = LoadedEngine(path="", artifact=examples.engine(), batch=8, shapes={})
     backend = msgspec.structs.replace(ours.artifact.plan.backend, version="0.1")
     plan = msgspec.structs.replace(ours.artifact.plan, backend=backend)
     theirs = msgspec.structs.replace(ours, artifact=msgspec.structs.replace(ours.artifact, plan=plan))
     setting = Setting(contract_named("isolated"), duration=1.0, data=None)
-    mixed = heat("batch8", [ours, theirs], ["a", "b"], "comparison", 8, setting)
+    mixed = heat("batch8", [ours, theirs], ["a", "b"], "comparison", setting)
     with pytest.raises(UsageError, match=r"tensorrt 0\.1 .*cannot be interleaved in one process"):
         race([mixed], SILENT)
 

@@ -92,7 +92,6 @@ class InterleaveJob(Job[InterleavedRun], frozen=True, kw_only=True, tag="interle
     rounds: int
     least_rounds: int = 0
     purpose: Purpose
-    batch: int
     data: str | None
     warmup_s: float
     block_s: float
@@ -110,7 +109,7 @@ def interleave(
         failure = running.run()
         return InterleavedRun(
             purpose=job.purpose,
-            batch=job.batch,
+            batch=job.engines[-1].batch,
             environment=environment,
             turns=tuple(runner.turns() for runner in running.runners),
             clocks=tuple(running.clocks),
@@ -246,7 +245,7 @@ class InterleavedRunner:
 
     def __init__(self, job: InterleaveJob, variant: Variant) -> None:
         self.variant = variant
-        self._batch, self._engine = job.batch, job.engines[variant.engine]
+        self._engine = job.engines[variant.engine]
         self._least = job.block_queries
         self._contract, self._as_run = variant.contract, partial(terms_of, variant.mode)
         self._inference_streams: list[InferenceStream] = []
@@ -256,7 +255,8 @@ class InterleavedRunner:
 
     def open(self, session: Session, data: Inputs, resources: ExitStack) -> None:
         """Take streams on a session, in place of those before."""
-        subject = Subject(session, self._engine.ref, self._batch, self._engine.shapes, data)
+        engine = self._engine
+        subject = Subject(session, engine.ref, engine.batch, engine.shapes, data)
         self._inference_streams, self._contract, notes = open_inference_streams(
             subject, self._contract, self._as_run, resources
         )

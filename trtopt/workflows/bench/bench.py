@@ -24,7 +24,6 @@ from trtopt.measure.engine import BenchJob, ColdStartJob, KernelJob, RangesJob
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.stopping import EARLIEST_S
 from trtopt.processes import OnProgress
-from trtopt.recipe import batch_sizes
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, KernelPass
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import ONNXRUNTIME
@@ -51,7 +50,7 @@ def bench(request: BenchRequest) -> BenchReport:
         >>> text = report.table()
         >>> frame = report.to_pandas()  # doctest: +SKIP
     """
-    path, batch = Path(request.path), batch_sizes(request.batch)
+    path = Path(request.path)
     check_request(request)
     job_of = partial(
         BenchJob,
@@ -75,12 +74,10 @@ def bench(request: BenchRequest) -> BenchReport:
     )
     control = open_clock_control(name) if request.lock_clocks is not False else None
     notes: list[str] = []
-    sizes = request.sizes
-    wanted = resolve_engines(path, batch, request.backend, notes, request.listener, request.trust, sizes)
-    with wanted as resolved:
+    with resolve_engines(path, request, notes) as resolved:
         if request.data is not None:
             notes += range_notes(resolved.inputs, open_data(request.data))
-        jobs = [job_of(engine=engine, batch=size) for engine, size in resolved.at(batch, sizes)]
+        jobs = [job_of(engine=engine) for engine in resolved.engines]
         with _clocks(control, request.lock_clocks, notes):
             return _run(jobs, resolved, request, notes)
 
@@ -121,7 +118,7 @@ def _run(
     An engine that is missing or damaged leaves the others to be measured.
     """
     listener = request.listener
-    listener.plans([f"batch{job.batch}" for job in jobs])
+    listener.plans([f"batch{job.engine.batch}" for job in jobs])
     created = now()
     report: BenchReport | None = None
     lost: list[ArtifactError] = []
@@ -160,7 +157,8 @@ def _run(
             failed, *others = jobs[done:]
             notes.append(_failure_note(failed, error))
             if others:
-                notes.append(f"not measured after that: batch {', '.join(str(job.batch) for job in others)}")
+                sizes = ", ".join(str(job.engine.batch) for job in others)
+                notes.append(f"not measured after that: batch {sizes}")
             listener.report(msgspec.structs.replace(report, notes=tuple(notes)))
         raise
     if lost:
@@ -172,7 +170,7 @@ def _run(
 
 
 def _failure_note(job: BenchJob, error: TrtoptError) -> str:
-    return f"batch {job.batch} could not be measured: {error.summary}"
+    return f"batch {job.engine.batch} could not be measured: {error.summary}"
 
 
 def _with_further_processes(

@@ -18,12 +18,13 @@ from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.formats import ENGINE, format_of
 from trtopt.files.manifests import MANIFEST, check_plugins, is_library, plugin_libraries, read_manifest
 from trtopt.measure.engine import DescribeJob, EngineDescription, LoadedEngine
-from trtopt.recipe import ANY_SIZES, Recipe
+from trtopt.recipe import ANY_SIZES, Recipe, batch_sizes
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, Profile, ShapeRange, TensorSpec
 from trtopt.records.tensors import TypedTensor
+from trtopt.requests.measure import BenchRequest, CompareRequest, ExplainRequest, ProfileRequest
+from trtopt.requests.models import CheckRequest
 from trtopt.workflows.build.build import build_recipe
 from trtopt.workflows.build.folder import as_it_is, verified_graphs
-from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import engine_at
 from trtopt.workflows.workbench import Workbench
 
@@ -32,7 +33,7 @@ _ANY_ENGINE = "a folder that `trtopt build` made, an engine in one, or an ONNX f
 
 @dataclass(frozen=True)
 class ResolvedEngines:
-    """Engines to measure, in `folder`. `inputs` are those of their model, which leaves the batch open.
+    """Engines to measure, of `folder`. `inputs` are those of their model, which leaves the batch open.
 
     The model of an external engine is unknown: `inputs` are its own, the hash is "".
     """
@@ -40,44 +41,42 @@ class ResolvedEngines:
     folder: Path
     inputs: tuple[TensorSpec, ...]
     model_sha256: str
-    engines: tuple[EngineArtifact, ...]
+    engines: tuple[LoadedEngine, ...]
     source_sha256: str = ""
     """Of the file that the user gave, from which the model may have been made."""
     io: tuple[TypedTensor, ...] = ()
     """What was typed of that file's inputs and outputs."""
 
-    def at(self, batch: Sequence[int] | None, sizes: Recipe = ANY_SIZES) -> list[tuple[LoadedEngine, int]]:
-        """The engines to load at the batch sizes at which each is measured, see `points`."""
-        return [
-            (engine_at(self.folder, self.inputs, engine, size, sizes), size)
-            for engine, size in points(self.engines, batch)
-        ]
+
+def engines_at(
+    folder: Path,
+    inputs: Sequence[TensorSpec],
+    engines: Sequence[EngineArtifact],
+    batch: Sequence[int] | None = None,
+    sizes: Recipe = ANY_SIZES,
+) -> tuple[LoadedEngine, ...]:
+    """Engines of a folder at the batch sizes at which each is measured, see `points`."""
+    chosen = points(engines, batch)
+    return tuple(engine_at(folder, inputs, engine, size, sizes) for engine, size in chosen)
 
 
-def engines_of_build(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> ResolvedEngines:
-    """Engines whose manifest names the model."""
-    model = manifest.onnx
-    source = manifest.source_sha256
-    return ResolvedEngines(folder, model.inputs, model.sha256, tuple(engines), source, manifest.io)
+RunRequest = BenchRequest | CheckRequest | CompareRequest | ExplainRequest | ProfileRequest
 
 
 @contextmanager
-def resolve_engines(
-    path: Path,
-    batch: Sequence[int] | None,
-    backend: str | None,
-    notes: list[str],
-    listener: Listener,
-    trust: Sequence[str] = (),
-    sizes: Recipe = ANY_SIZES,
-) -> Iterator[ResolvedEngines]:
-    """The engines of `path`; temporary ones are built if another backend is requested.
+def resolve_engines(path: Path, request: RunRequest, notes: list[str]) -> Iterator[ResolvedEngines]:
+    """The engines of `path`; temporary ones are built of an ONNX file, or for another backend.
 
-    The shapes and axes of `sizes` are what an ONNX file is built for.
-
-    Engines that `trust` names, by their own name or by path, are described by their present hash, with which
-    they are loaded.
+    Engines that the request trusts, by their own name or by path, are described by their present hash, with
+    which they are loaded.
     """
+    batch, backend, trust = batch_sizes(request.batch), request.backend, request.trust
+
+    def of_build(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> ResolvedEngines:
+        model, source = manifest.onnx, manifest.source_sha256
+        loaded = engines_at(folder, model.inputs, engines, batch, request.sizes)
+        return ResolvedEngines(folder, model.inputs, model.sha256, loaded, source, manifest.io)
+
     if is_external(path, trust):
         choice = _choose((), backend)
         notes.append(
@@ -85,7 +84,8 @@ def resolve_engines(
             f"loaded with {choice.name}: {choice.reason}",
         )
         engine, _ = external_engine(path, choice.name)
-        yield ResolvedEngines(path.parent, engine.inputs, "", (engine,))
+        loaded = engines_at(path.parent, engine.inputs, (engine,), batch, request.sizes)
+        yield ResolvedEngines(path.parent, engine.inputs, "", loaded)
         return
     folder, manifest, engines = find_engines(path)
     engines = _trust(folder, engines, trust, notes)
@@ -94,25 +94,23 @@ def resolve_engines(
         notes.append(f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
         with scratch_folder() as scratch:
             folder = scratch / "build"
-            recipe = msgspec.structs.replace(
-                sizes, batch=tuple(batch) if batch else None, backend=choice.name
-            )
-            manifest = build_recipe(path, folder, recipe, listener=listener)
-            yield engines_of_build(folder, manifest, manifest.engines)
+            recipe = msgspec.structs.replace(request.sizes, batch=batch or None, backend=choice.name)
+            manifest = build_recipe(path, folder, recipe, listener=request.listener)
+            yield of_build(folder, manifest, manifest.engines)
         return
     own = engines[0].plan.backend.name
     if choice.name == own:
         check_plugins(engines, trust)
-        yield engines_of_build(folder, manifest, engines)
+        yield of_build(folder, manifest, engines)
         return
     plans = {engine.plan.label: engine.plan for engine, _ in points(engines, batch)}
-    workbench = Workbench(builder=open_builder(choice.name), listener=listener)
+    workbench = Workbench(builder=open_builder(choice.name), listener=request.listener)
     measured = f"their model is, with {workbench.builder.backend}"
     notes.append(f"the engines (of {own}) are not run, {measured}: {choice.reason}")
     graphs = verified_graphs(folder, manifest)
     with scratch_folder() as scratch:
         rebuilt = workbench.build_again(graphs, [*plans.values()], scratch)
-        yield engines_of_build(scratch, manifest, rebuilt)
+        yield of_build(scratch, manifest, rebuilt)
 
 
 def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:

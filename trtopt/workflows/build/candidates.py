@@ -261,10 +261,10 @@ class Candidates:
             self._plugin_ranges = calibrate(model, Plan(edges, (), (), {}, ()), job, Scales({}), MAX)
         return self._plugin_ranges
 
-    def judge_engine(self, entry: Entry, engine: LoadedEngine, plan: BuildPlan) -> Entry:
+    def judge_engine(self, entry: Entry, engine: LoadedEngine) -> Entry:
         """The entry with its engine's differences from the model; without the engine if it misses a bound."""
-        data, size, left = self._request.data, plan.batch.opt[0], entry.candidate.left
-        found = self._checker.engine(engine, size, data, SILENT, batches=-(-_COMPARED // size)).outputs
+        data, left, batches = self._request.data, entry.candidate.left, -(-_COMPARED // engine.batch)
+        found = self._checker.engine(engine, data, SILENT, batches=batches).outputs
         judged = self._entry(entry.name, "int8", entry.onnx, entry.folder, None, left, found)
         return judged if judged.broken else replace(judged, engines=entry.engines)
 

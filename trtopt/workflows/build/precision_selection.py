@@ -342,10 +342,10 @@ class _PrecisionSelection:
         ]
         heats = []
         for one in stale:
-            entries, size = self._entries_of(one.plan), one.plan.batch.opt[0]
+            entries = self._entries_of(one.plan)
             engines = [self._engine_at(one.plan, entry) for entry in entries]
             names, label = [entry.name for entry in entries], f"{one.plan.label}: {len(entries)} in turns"
-            heats.append(heat(label, engines, names, "precisions", size, self._setting))
+            heats.append(heat(label, engines, names, "precisions", self._setting))
         found = race(heats, self._listener, executor=self._workbench.executor) if heats else []
         for run in found:
             if run.failure is not None:
@@ -377,7 +377,6 @@ class _PrecisionSelection:
         jobs = [
             BenchJob(
                 engine=self._engine_at(plan, entry),
-                batch=plan.batch.opt[0],
                 data=self._setting.data,
                 contract=self._setting.contract,
                 warmup_s=_LAYERS_S,
@@ -452,8 +451,7 @@ class _PrecisionSelection:
                 continue
             try:
                 self._build([entry], [contest])
-                engine = self._engine_at(plan, entry)
-                judged = self._candidates.judge_engine(entry, engine, plan)
+                judged = self._candidates.judge_engine(entry, self._engine_at(plan, entry))
             except TimingCacheError:
                 raise
             except (BuildError, ModelError, DeviceError) as error:

@@ -13,7 +13,7 @@ from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants
 from trtopt.measure.analysis.outcomes import Compared, Comparisons, Gaps, Outcome
 from trtopt.measure.contracts import DURATION_S, TERMS, contract_for, contract_named
 from trtopt.measure.loop.interleaved import notes_of, valid_rounds
-from trtopt.recipe import WHERE, batch_sizes
+from trtopt.recipe import WHERE
 from trtopt.records import CompareReport
 from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.bench.resolve_engines import check_trust, is_model, resolve_engines
@@ -163,12 +163,12 @@ def explain_engines(path: Path, request: CompareRequest, setting: Setting) -> Ga
             "write, say, --across-contracts trtexec-10,trtexec-11",
         )
     start, end = map(contract_named, names)
-    notes, batch, variants = list[str](), batch_sizes(request.batch), tuple(gap_variants(start, end))
+    notes, variants = list[str](), tuple(gap_variants(start, end))
     check_trust(request.trust, [path])
-    with resolve_engines(path, batch, request.backend, notes, request.listener, request.trust) as found:
+    with resolve_engines(path, request, notes) as found:
         heats = []
-        for engine, size in found.at(batch):
-            one = heat(f"batch{size}", [engine], (), "contracts", size, setting)
+        for engine in found.engines:
+            one = heat(f"batch{engine.batch}", [engine], (), "contracts", setting)
             heats.append(msgspec.structs.replace(one, variants=variants, least_rounds=0))
         runs = race(heats, request.listener, setting.timeout)
     notes += notes_of(runs)

@@ -36,12 +36,7 @@ from trtopt.recipe import batch_sizes
 from trtopt.records import InterleavedRun
 from trtopt.requests.measure import CompareRequest
 from trtopt.requests.recipe import recipe_of
-from trtopt.workflows.bench.resolve_engines import (
-    check_trust,
-    engines_of_build,
-    points,
-    resolve_engines,
-)
+from trtopt.workflows.bench.resolve_engines import check_trust, engines_at, points, resolve_engines
 from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.compare.upgrade import built_graphs, upgrade_of
 from trtopt.workflows.race import (
@@ -77,11 +72,10 @@ def compare_engines(request: CompareRequest, setting: Setting) -> Comparisons:
     notes: list[str] = []
     graphs = [built_graphs(path, request) for path in paths] if request.upgrade else []
     with ExitStack() as resources:
-        sides, works, batch = list[_Build](), list[Work](), batch_sizes(request.batch)
+        sides, works = list[_Build](), list[Work]()
         for path in paths:
-            wanted = resolve_engines(path, batch, request.backend, notes, request.listener, request.trust)
-            found = resources.enter_context(wanted)
-            sides.append({size: engine for engine, size in found.at(batch, request.sizes)})
+            found = resources.enter_context(resolve_engines(path, request, notes))
+            sides.append({engine.batch: engine for engine in found.engines})
             works.append(work_of(found.source_sha256, sides[-1]))
         sizes = paired_sizes(sides[0], sides[-1])
         notes += require_alike(unlike_work(works[0], works[-1]), force=request.force)
@@ -89,10 +83,10 @@ def compare_engines(request: CompareRequest, setting: Setting) -> Comparisons:
         for size in sizes:
             if len(sides) == 2:
                 both, label = [side[size] for side in sides], f"batch{size}: A and B"
-                heats.append(heat(label, both, ("A", "B"), "comparison", size, setting, rounds))
+                heats.append(heat(label, both, ("A", "B"), "comparison", setting, rounds))
             for index in range(again):
                 twice, label = [sides[0][size]] * 2, f"batch{size}: A and A, {index + 1} of {again}"
-                heats.append(heat(label, twice, ("A", "A again"), "control", size, setting, rounds))
+                heats.append(heat(label, twice, ("A", "A again"), "control", setting, rounds))
         runs = race(heats, request.listener, setting.timeout)
         is_whole = all(run.failure is None for run in runs)
         upgrade = upgrade_of(graphs, sides, request, notes) if graphs and is_whole else None
@@ -244,8 +238,8 @@ def _build_side(
         place = scratch / str(index)
         place.mkdir(parents=True)
         engines = workbench.with_cache_in(place).build_again(graphs, plans, place)
-        found = engines_of_build(place, manifest, engines).at(batch, request.sizes)
-        builds.append({size: engine for engine, size in found})
+        found = engines_at(place, manifest.onnx.inputs, engines, batch, request.sizes)
+        builds.append({engine.batch: engine for engine in found})
     return builds
 
 
@@ -262,7 +256,7 @@ def _heat(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> Inte
     names = [*reversed(engines)] if run % 2 else [*engines]
     loaded, label = [engines[name] for name in names], f"batch{size}: run {run + 1} of {RUNS}"
     return msgspec.structs.replace(
-        heat(label, loaded, names, "builds", size, setting, _ROUNDS),
+        heat(label, loaded, names, "builds", setting, _ROUNDS),
         least_rounds=0,
         block_s=setting.duration / (RUNS * _ROUNDS),
         reloads=False,  # every process loads them anew

@@ -73,7 +73,7 @@ def upgrade_of(
             notes.append(f"A's graph has {types[0]}, B's {types[1]}: what rounding explains is judged by A's")
         if a.sha256 not in rounded:
             rounded = {a.sha256: rounded_models(Path(a.path), pair)}  # one at a time, for they are large
-        outputs += changed_outputs(rounded[a.sha256], pair, size, request, notes)
+        outputs += changed_outputs(rounded[a.sha256], pair, request, notes)
         engines.append(
             UpgradedEngine(
                 batch=size,
@@ -107,12 +107,11 @@ def rounded_models(graph: Path, pair: Sequence[LoadedEngine]) -> RoundedModels:
 def changed_outputs(
     rounded: RoundedModels,
     pair: Sequence[LoadedEngine],
-    size: int,
     request: CompareRequest,
     notes: list[str],
 ) -> tuple[OutputChange, ...]:
     """What of each output rounding does not explain, on the user's data and on seeded extremes."""
-    found: dict[str, ChangedOutput] = {}
+    found, size = dict[str, ChangedOutput](), pair[0].batch
     specs, sized = specs_of(rounded.model), data_dependent_outputs(rounded.model.graph)
     with scratch_folder() as scratch:
         seeded, known = scratch / "inputs", list[tuple[str, Arrays, list[Arrays]]]()
@@ -132,7 +131,7 @@ def changed_outputs(
             for engine, side in zip(pair, "ab", strict=True):
                 folder = scratch / f"{side}{place}"
                 folder.mkdir()
-                ran.append(run_over(engine, specs, source, size, folder, limit_s=request.timeout))
+                ran.append(run_over(engine, specs, source, folder, limit_s=request.timeout))
             feeds = open_data(source).batches(specs, size)
             for index, (values, *both) in enumerate(zip(feeds, *ran, strict=True)):
                 if source == str(seeded):

@@ -41,7 +41,7 @@ from trtopt.records.precision import BisectReport, CalibrationTable, CheckedSubj
 from trtopt.requests.models import BisectRequest, QuantizeOptions
 from trtopt.requests.recipe import make_recipe
 from trtopt.targets import DEFAULT, ONNXRUNTIME, target_of
-from trtopt.workflows.bench.resolve_engines import engines_of_build
+from trtopt.workflows.bench.resolve_engines import engines_at
 from trtopt.workflows.build.build import build_recipe
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.checker import Checker
@@ -319,8 +319,8 @@ def judge_engines(
         },
     )
     manifest = build_recipe(source, built, recipe)
-    there = engines_of_build(built, manifest, manifest.engines)
-    return tuple(checker.engines(there.at(None), _data_of(request), SILENT, request.timeout))
+    engines = engines_at(built, manifest.onnx.inputs, manifest.engines)
+    return tuple(checker.engines(engines, _data_of(request), SILENT, request.timeout))
 
 
 # The models that a bisection tries: a precision written into a graph, but for the nodes that are kept.

@@ -68,10 +68,9 @@ def check(request: CheckRequest) -> CheckReport:
         raise UsageError("--layers: an engine has no inner tensors to read", "give its ONNX file")
     else:
         check_trust(request.trust, [path])
-        wanted = resolve_engines(path, batch, request.backend, notes, listener, request.trust)
-        with wanted as there:
+        with resolve_engines(path, request, notes) as there:
             checker.take_inputs_of(there.io)
-            subjects = checker.engines(there.at(batch, sizes), data, listener, request.timeout)
+            subjects = checker.engines(there.engines, data, listener, request.timeout)
     if data is not None:
         notes += range_notes(specs_of(checker.model.proto), open_data(data))
     return CheckReport(

@@ -32,7 +32,7 @@ from trtopt.onnxio.prepare import prepare
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.compare import Deviation, add_outputs, open_model, without_padding
 from trtopt.printable import visible
-from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
+from trtopt.records import OnnxArtifact, TensorSpec
 from trtopt.records.precision import CheckedSubject, TaskScore, Violation
 from trtopt.records.tensors import TypedTensor
 from trtopt.rewrite.typed_io.typed_graph import type_reference
@@ -52,7 +52,6 @@ def run_over(
     engine: LoadedEngine,
     inputs: Sequence[TensorSpec],
     data: str | Path,
-    size: int,
     folder: Path,
     executor: Executor = THIS_HOST,
     *,
@@ -65,7 +64,6 @@ def run_over(
         engine=engine,
         inputs=tuple(inputs),
         data=str(data),
-        batch=size,
         folder=str(folder),
         batches=batches,
     )
@@ -131,30 +129,28 @@ class Checker:
 
     def engines(
         self,
-        wanted: Sequence[tuple[LoadedEngine, int]],
+        wanted: Sequence[LoadedEngine],
         data: str | Path | None,
         listener: Listener,
         limit_s: float | None,
     ) -> list[CheckedSubject]:
-        """Compare engines, each at a batch size; see `engine`."""
-        listener.plans([f"batch{size}" for _, size in wanted])
+        """Compare engines; see `engine`."""
+        listener.plans([f"batch{one.batch}" for one in wanted])
         return [
-            self.engine(engine, size, data, listener.of_job(place), limit_s)
-            for place, (engine, size) in enumerate(wanted)
+            self.engine(engine, data, listener.of_job(place), limit_s) for place, engine in enumerate(wanted)
         ]
 
     def engine(
         self,
         engine: LoadedEngine,
-        size: int,
         data: str | Path | None,
         listener: Listener,
         limit_s: float | None = None,
         batches: int | None = None,
     ) -> CheckedSubject:
         """Compare an engine, which the executor runs over DATA or so many of its batches."""
-        artifact = engine.artifact
-        self._check_inputs(artifact.path, artifact.inputs)
+        name = engine.artifact.path
+        self._check_inputs(name, engine.artifact.inputs)
         with scratch_folder() as scratch:
             if data is None:
                 data = scratch / "random.npz"
@@ -163,15 +159,14 @@ class Checker:
                 msgspec.structs.replace(engine, shapes={}),  # they are the samples'
                 self._specs,
                 data,
-                size,
                 scratch,
                 self._executor,
                 batches=batches,
                 limit_s=limit_s,
                 listener=listener,
             )
-            feeds = islice(self._feeds(open_data(data), size), batches)
-            return self._judge(artifact.path, feeds, outputs, artifact, size)
+            feeds = islice(self._feeds(open_data(data), engine.batch), batches)
+            return self._judge(name, feeds, outputs, engine)
 
     def _feeds(self, source: SampleSource, size: int) -> Iterator[tuple[Arrays, Array | None]]:
         """Batches of inputs, each with its labels if the task wants them and the data has them."""
@@ -199,15 +194,14 @@ class Checker:
         name: str,
         feeds: Iterable[tuple[Arrays, Array | None]],
         outputs: Iterable[Arrays],
-        engine: EngineArtifact | None = None,
-        size: int = _BATCH,
+        engine: LoadedEngine | None = None,
     ) -> CheckedSubject:
         found: dict[str, Deviation] = {}
         sized = data_dependent_outputs(self.model.proto.graph)
         samples = 0
         for (feed, labels), got in zip(feeds, outputs, strict=True):
             # where sizes of outputs depend on data, the reference takes what the engine did
-            alike = filled(feed, self._specs, size, engine) if engine is not None and sized else feed
+            alike = filled(feed, self._specs, engine) if engine is not None and sized else feed
             wanted = self._answer(alike)
             count = samples_in(feed, self._specs)
             got = {
@@ -227,8 +221,8 @@ class Checker:
             missed = (Violation(output=one.output, measure=what, found=0, bound=1),)
         return CheckedSubject(
             name=name,
-            backend=ONNXRUNTIME if engine is None else str(engine.plan.backend),
-            batch=None if engine is None else size,
+            backend=ONNXRUNTIME if engine is None else str(engine.artifact.plan.backend),
+            batch=None if engine is None else engine.batch,
             samples=samples,
             outputs=results,
             task=self._task.score() if self._task is not None else None,

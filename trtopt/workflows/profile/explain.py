@@ -5,6 +5,7 @@ Remedies of the causes that make B slower can be tried: each is built, and takes
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -178,12 +179,12 @@ def _try_remedies(found: EngineDifference, request: ExplainRequest, end: float) 
     None is begun after `end`, on the monotonic clock. A takes part in the turns if its engine is there.
     """
     trials, sides, notes = list[Trial](), dict[str, LoadedEngine](), list[str]()
+    at_size = dataclasses.replace(request, batch=found.batch)
     with scratch_folder() as scratch, ExitStack() as opened:
         for name, path in (("B", Path(request.b)), ("A", Path(request.a))):
             if _has_engines(path):
-                size = (found.batch,)
-                wanted = resolve_engines(path, size, request.backend, notes, request.listener, request.trust)
-                ((sides[name], _),) = opened.enter_context(wanted).at(size, request.sizes)
+                wanted = resolve_engines(path, at_size, notes)
+                (sides[name],) = opened.enter_context(wanted).engines
         subject, built = _Subject(sides["B"], request, scratch), dict[str, LoadedEngine]()
         by_option: dict[tuple[str, tuple[str, ...]], list[Cause]] = {}
         for cause in found.causes:
@@ -299,7 +300,7 @@ def _race(
     data = fitting_data(request.data, first.artifact.inputs, [first.shapes], request.listener.note)
     setting = Setting(contract_for(None), request.duration, data, timeout=request.timeout)
     label, rounds = f"batch{size}: {', '.join(names)}", short_turns(request.duration)
-    turns = heat(label, [*engines.values()], names, "tuning", size, setting, rounds)
+    turns = heat(label, [*engines.values()], names, "tuning", setting, rounds)
     try:
         (run,) = race([turns], request.listener, request.timeout)
         failure = run.failure

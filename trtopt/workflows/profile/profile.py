@@ -99,14 +99,7 @@ def _subject(request: ProfileRequest, notes: list[str]) -> Iterator[tuple[Path, 
     elif request.result is not None:
         yield path, path, manifest
     else:
-        with resolve_engines(
-            path,
-            batch_sizes(request.batch),
-            request.backend,
-            notes,
-            request.listener,
-            sizes=request.measurement.sizes,
-        ) as found:
+        with resolve_engines(path, request, notes) as found:
             manifest = read_manifest(found.folder)
             yield found.folder, Path(verified_graphs(found.folder, manifest)[0].path), manifest
 

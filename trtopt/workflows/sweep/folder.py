@@ -159,10 +159,9 @@ class Point:
 
     def job(self, data: str | None) -> BenchJob:
         """The job that measures it."""
-        engine, size, terms = self.engine, self.setting.batch, self.terms
+        engine, terms, size = self.engine, self.terms, self.setting.batch
         return BenchJob(
             engine=engine_at(engine.folder, engine.onnx.inputs, engine.artifact, size),
-            batch=size,
             data=data,
             contract=with_streams(terms.contract, self.setting.streams),
             warmup_s=terms.warmup_s,

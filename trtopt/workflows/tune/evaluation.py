@@ -137,7 +137,7 @@ class Evaluation:
                 checker = Checker(model, None, given.request.bounds, given.executor)
                 checker.take_inputs_of(manifest.io)
                 self._checkers[manifest.io] = checker
-            return checker.engine(engine, built.batch, data, own, limit_s)
+            return checker.engine(engine, data, own, limit_s)
 
     def measure(self, built: Built, limit_s: float) -> float:
         """What it typically costs on its own."""
@@ -228,7 +228,6 @@ class Evaluation:
             rounds=rounds,
             least_rounds=ROUNDS,
             purpose="tuning",
-            batch=racers[-1].batch,
             data=fitting_data(given.data, inputs, [engines[-1].shapes], given.notes.append),
             warmup_s=WARMUP_S,
             block_s=given.request.duration / ROUNDS,  # of a short race, too

@@ -42,14 +42,13 @@ def job_in(folder: Path, variants: tuple[Variant, ...] = PAIR, rounds: int = 10)
     artifact = msgspec.structs.replace(
         examples.engine(), plan=plan, sha256=hashlib.sha256(ENGINE).hexdigest(), device=SCRIPTED
     )
-    engine = LoadedEngine(path=str(path), artifact=artifact, shapes={"x": (8, 4)})
+    engine = LoadedEngine(path=str(path), artifact=artifact, batch=8, shapes={"x": (8, 4)})
     return InterleaveJob(
         label="batch8",
         engines=(engine,) * (1 + max(variant.engine for variant in variants)),
         variants=variants,
         rounds=rounds,
         purpose="comparison",
-        batch=8,
         data=None,
         warmup_s=0.0,
         block_s=0.0,

@@ -14,7 +14,7 @@ from trtopt.records import KernelPass, TracedRun
 from trtopt.workflows.bench import bench
 
 JOB = BenchJob(
-    engine=LoadedEngine(path="e.engine", artifact=examples.engine(), shapes={}), batch=1, data=None,
+    engine=LoadedEngine(path="e.engine", artifact=examples.engine(), batch=1, shapes={}), data=None,
     contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=True, memory=False,
 )  # fmt: skip
 KERNELS = KernelPass(runs=1, launches=(), notes=("a note",))
