@@ -20,13 +20,14 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from tests.support.long import few
+from trtopt.builder.engine import BuildJob
 from trtopt.errors import ArtifactError, BuildError, MeasurementError, OutputError
 from trtopt.files.atomic import lock
 from trtopt.files.manifests import read_manifest
 from trtopt.records import SweepReport
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.sweep.folder import read_sweep, save_sweep
-from trtopt.workflows.workbench import EngineRequest, Workbench
+from trtopt.workflows.workbench import Workbench
 
 QUICK = {"duration": 0.03, "warmup": 0.01, "backend": "onnxruntime"}
 QUICK_FLAGS = ("--duration", "0.03", "--warmup", "0.01", "--backend", "onnxruntime")
@@ -282,7 +283,7 @@ def test_one_that_cannot_be_built_ahead_fails_when_its_turn_comes_and_no_other(
 
     real = Workbench.build_each
 
-    def without_the_second(self: Workbench, wanted: Sequence[EngineRequest]) -> Iterator[tuple[int, Any]]:
+    def without_the_second(self: Workbench, wanted: Sequence[BuildJob]) -> Iterator[tuple[int, Any]]:
         asked.append(len(wanted))
         for index, outcome in real(self, wanted):
             yield index, BuildError("no kernel", "try another") if index == 1 else outcome

@@ -43,15 +43,6 @@ MODEL_FILE = "model.onnx"
 TIMING_CACHE_FILE = "timing.cache"
 
 
-@dataclass(frozen=True)
-class EngineRequest:
-    """An engine to be built: of which graph, to which plan, into which folder."""
-
-    onnx: OnnxArtifact
-    plan: BuildPlan
-    folder: Path
-
-
 @dataclass(frozen=True, kw_only=True)
 class Workbench:
     """What engines are built on: the builder, its timing cache and the store behind it, where, and who hears.
@@ -92,10 +83,10 @@ class Workbench:
         Each plan says by hash which of the `graphs` its engine is made of. The first failure ends the others.
         """
         by_hash = {graph.sha256: graph for graph in graphs}
-        requested = [EngineRequest(by_hash[plan.onnx_sha256], plan, folder) for plan in plans]
+        jobs = [self.job(by_hash[plan.onnx_sha256], plan, folder) for plan in plans]
         self.listener.plans([plan.label for plan in plans])
         built: dict[int, EngineArtifact] = {}
-        with closing(self.build_each(requested)) as outcomes:
+        with closing(self.build_each(jobs)) as outcomes:
             for index, outcome in outcomes:
                 if isinstance(outcome, TrtoptError):
                     raise outcome
@@ -117,22 +108,20 @@ class Workbench:
         ]
         return self.build(graphs, own, folder)
 
-    def build_each(
-        self, requested: Sequence[EngineRequest]
-    ) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
+    def job(self, onnx: OnnxArtifact, plan: BuildPlan, folder: Path) -> BuildJob:
+        """The job that builds an engine of a graph to a plan into a folder."""
+        return BuildJob(
+            onnx=onnx.path,
+            types=onnx.types,
+            plan=plan,
+            folder=str(folder.absolute()),
+            timing_cache=str(self.cache.absolute()) if self.cache else None,
+            store=str(self.store.absolute()) if self.store else None,
+            tactics=None if self.lock is None else self.lock.engines[plan.label],
+        )
+
+    def build_each(self, jobs: Sequence[BuildJob]) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
         """Build engines; yields (index, engine or error) as they are done."""
-        jobs = [
-            BuildJob(
-                onnx=one.onnx.path,
-                types=one.onnx.types,
-                plan=one.plan,
-                folder=str(one.folder.absolute()),
-                timing_cache=str(self.cache.absolute()) if self.cache else None,
-                store=str(self.store.absolute()) if self.store else None,
-                tactics=None if self.lock is None else self.lock.engines[one.plan.label],
-            )
-            for one in requested
-        ]
         with ExitStack() as scratch:
             refused: dict[int, tuple[TrtoptError, BuildJob]] = {}
             for index, result in self._run(jobs):
@@ -141,7 +130,7 @@ class Workbench:
                 ):
                     refused[index] = result, job
                 else:
-                    yield index, _explain(result, requested[index])
+                    yield index, _explain(result, jobs[index])
             folded = self._run([job for _, job in refused.values()]) if refused else iter(())
             for place, result in folded:
                 index, (refusal, _) = list(refused.items())[place]
@@ -151,7 +140,7 @@ class Workbench:
                     )
                     yield index, msgspec.structs.replace(result, notes=(*result.notes, note))
                 else:
-                    yield index, _explain(refusal, requested[index])
+                    yield index, _explain(refusal, jobs[index])
 
     def _run(self, jobs: Sequence[BuildJob]) -> Iterator[tuple[int, EngineArtifact | TrtoptError]]:
         results = self.executor.run_all_jobs(jobs, limit_s=self.limit_s, on_progress=self.listener.progress)
@@ -175,11 +164,11 @@ def _at_its_shapes(job: BuildJob, scratch: ExitStack) -> BuildJob | None:
     return msgspec.structs.replace(job, onnx=str(folder / MODEL_FILE))
 
 
-def _explain(result: EngineArtifact | TrtoptError, one: EngineRequest) -> EngineArtifact | TrtoptError:
-    return explain_oversize(result, one.onnx, one.plan) if isinstance(result, BuildError) else result
+def _explain(result: EngineArtifact | TrtoptError, job: BuildJob) -> EngineArtifact | TrtoptError:
+    return explain_oversize(result, Path(job.onnx), job.plan) if isinstance(result, BuildError) else result
 
 
-def explain_oversize(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> BuildError:
+def explain_oversize(error: BuildError, model: Path, plan: BuildPlan) -> BuildError:
     """The error, with the largest tensor in front of what TensorRT said, if that breaks its bound.
 
     TensorRT itself says only that some shape cannot be computed, and names nodes far behind the cause.
@@ -188,7 +177,7 @@ def explain_oversize(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> 
     if most is None:
         return error
     largest, size = {name: given.max for name, given in plan.shapes.items()}, plan.batch.max[0]
-    shapes = read_graph(model_file.load(Path(onnx.path)).proto, largest).shapes
+    shapes = read_graph(model_file.load(model).proto, largest).shapes
     elements, name = max((math.prod(shape), name) for name, shape in shapes.items())
     if elements <= most:
         return error

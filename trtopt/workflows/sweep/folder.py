@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from trtopt.builder.engine import BuildJob
 from trtopt.device.api import EngineBuilder
 from trtopt.errors import ArtifactError, DeviceError, OutputError, TrtoptError, WrongPathError
 from trtopt.executors.api import Executor
@@ -60,7 +61,7 @@ from trtopt.workflows.build.graph import keep_model, prepare_graph
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.provenance import check_model, check_same_terms, command_line, now
 from trtopt.workflows.race import engine_at, with_streams
-from trtopt.workflows.workbench import EngineRequest, Workbench, make_plans
+from trtopt.workflows.workbench import Workbench, make_plans
 
 REPORT = "sweep.json"
 TABLE = "sweep.csv"
@@ -306,17 +307,17 @@ class Builds:
         As many are built at a time as the recipe says. They share a timing cache, and are entered into their
         folders' manifests.
         """
-        requested: dict[int, EngineRequest] = {}
+        jobs: dict[int, BuildJob] = {}
         for place, setting in enumerate(settings):
             try:
-                requested[place] = self._request(setting)
+                jobs[place] = self._job(setting)
             except OutputError:
                 raise
             except TrtoptError as error:
                 yield place, error
-        places = list(requested)
+        places = list(jobs)
         self._listener.plans([settings[place].label for place in places])
-        with closing(self._workbench.build_each(list(requested.values()))) as outcomes:
+        with closing(self._workbench.build_each([*jobs.values()])) as outcomes:
             for index, outcome in outcomes:
                 place = places[index]
                 if isinstance(outcome, EngineArtifact):
@@ -324,8 +325,8 @@ class Builds:
                 else:
                     yield place, outcome
 
-    def _request(self, setting: SweepSetting) -> EngineRequest:
-        """The engine that a setting needs; its folder is there, with the graph."""
+    def _job(self, setting: SweepSetting) -> BuildJob:
+        """What builds the engine that a setting needs; its folder is there, with the graph."""
         folder, prepared = self._folder(setting), self._graph_folder(setting.precision)
         if not folder.exists():
             with folder_in_progress(folder) as work:
@@ -335,7 +336,7 @@ class Builds:
                 )
         manifest = self._manifest(setting)
         plan = self._plan(folder, manifest, setting)
-        return EngineRequest(self._graph_of(folder, manifest), plan, folder)
+        return self._workbench.job(self._graph_of(folder, manifest), plan, folder)
 
     def _enter(self, setting: SweepSetting, engine: EngineArtifact) -> PointEngine:
         """Enter an engine into its folder's manifest."""

@@ -35,7 +35,7 @@ def told(folder: Path, case: Case) -> BuildError:
     artifact = read_onnx(folder / "net.onnx")
     backend = Backend(name=case.name, version=case.version)
     *_, plan = make_plans(artifact, make_recipe(None, {"batch": case.batches}), backend)
-    return explain_oversize(SAID, artifact, plan)
+    return explain_oversize(SAID, Path(artifact.path), plan)
 
 
 def test_the_tensor_is_named_with_its_size_and_the_batch_that_fits(tmp_path: Path) -> None:
