@@ -29,13 +29,12 @@ from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_man
 from trtopt.files.outputs import folder_in_progress
 from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.analysis.sweep_points import csv_of, mean_watts
-from trtopt.measure.engine import BenchJob, BenchResult
+from trtopt.measure.engine import BenchJob, BenchResult, LoadedEngine
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.recipe import Recipe
 from trtopt.records import (
     BenchPoint,
     BenchReport,
-    BuildPlan,
     EngineArtifact,
     EngineRef,
     Environment,
@@ -124,22 +123,13 @@ _KEY_DIGITS = 12
 
 
 @dataclass(frozen=True)
-class PointEngine:
-    """An engine of a build folder of the sweep's, and the graph that it was built of."""
-
-    folder: Path
-    onnx: OnnxArtifact
-    artifact: EngineArtifact
-
-
-@dataclass(frozen=True)
 class Point:
-    """A point of the sweep in `folder`, whose engine is there."""
+    """A point of the sweep in `folder`, whose engine lies in a build folder there."""
 
     folder: Path
     terms: SweepTerms
     setting: SweepSetting
-    engine: PointEngine
+    engine: LoadedEngine
 
     @property
     def result(self) -> Path:
@@ -160,9 +150,9 @@ class Point:
 
     def job(self, data: str | None) -> BenchJob:
         """The job that measures it."""
-        engine, terms, size = self.engine, self.terms, self.setting.batch
+        terms = self.terms
         return BenchJob(
-            engine=engine_at(engine.folder, engine.onnx.inputs, engine.artifact, size),
+            engine=self.engine,
             data=data,
             contract=with_streams(terms.contract, self.setting.streams),
             warmup_s=terms.warmup_s,
@@ -185,7 +175,7 @@ class Point:
                 created=now(),
                 argv=command_line(),
                 environment=result.environment,
-                model_sha256=self.engine.onnx.sha256,
+                model_sha256=self.engine.artifact.plan.onnx_sha256,
                 source_sha256=self.terms.model_sha256,
                 points=(measured,),
             )
@@ -194,7 +184,7 @@ class Point:
 
     def figures(self, measured: BenchPoint) -> SweepPoint:
         """What is drawn from its passes."""
-        artifact, build = self.engine.artifact, self.engine.folder.relative_to(self.folder).as_posix()
+        artifact, path = self.engine.artifact, Path(self.engine.path).relative_to(self.folder.absolute())
         doubts = doubts_of(measured, self.terms.device)
         rated = measured.throughput or measured.latency
         rates: dict[str, Any] = {}
@@ -202,13 +192,12 @@ class Point:
             rate = throughput(rated.samples, self.setting.batch)
             rates = {"samples_per_s": rate.samples_per_s, "queries_per_s": rate.queries_per_s}
             rates |= {"busy_latency": spread_of(rated.samples), "watts": mean_watts(rated)}
-        path = f"{build}/{artifact.path}"
         return SweepPoint(
             key=self.setting.key(self.terms),
             setting=self.setting,
             shapes=measured.latency.shapes,
-            build=build,
-            engine=EngineRef(path=path, sha256=artifact.sha256, label=artifact.plan.label),
+            build=path.parent.as_posix(),
+            engine=EngineRef(path=path.as_posix(), sha256=artifact.sha256, label=artifact.plan.label),
             engine_bytes=artifact.size_bytes,
             build_seconds=artifact.build_seconds,
             result=self.result.relative_to(self.folder).as_posix() if measured.failure is None else None,
@@ -288,20 +277,20 @@ class Builds:
         self._graphs: dict[Path, OnnxArtifact] = {}
         self._refused: dict[str | None, TrtoptError] = {}
 
-    def find(self, setting: SweepSetting) -> PointEngine | None:
+    def find(self, setting: SweepSetting) -> LoadedEngine | None:
         """The engine of an earlier run, if it is there and is what its manifest vouches for."""
         folder = self._folder(setting)
         try:
             manifest = self._own(folder, read_manifest(folder))
-            key = self._plan(folder, manifest, setting).key
+            key = self._job_in(folder, manifest, setting).plan.key
             engine = next((one for one in manifest.engines if one.plan.key == key), None)
             if engine is None or sha256_of(folder / engine.path) != engine.sha256:
                 return None
         except (TrtoptError, OSError):  # building says what is wrong
             return None
-        return PointEngine(folder, manifest.onnx, engine)
+        return engine_at(folder, manifest.onnx.inputs, engine, setting.batch)
 
-    def build(self, settings: Sequence[SweepSetting]) -> Generator[tuple[int, PointEngine | TrtoptError]]:
+    def build(self, settings: Sequence[SweepSetting]) -> Generator[tuple[int, LoadedEngine | TrtoptError]]:
         """The engines of settings, each by its place, or why there is none.
 
         As many are built at a time as the recipe says. They share a timing cache, and are entered into their
@@ -334,11 +323,16 @@ class Builds:
                 shutil.copytree(
                     prepared, work, ignore=without, copy_function=shutil.copyfile, dirs_exist_ok=True
                 )
-        manifest = self._manifest(setting)
-        plan = self._plan(folder, manifest, setting)
-        return self._workbench.job(self._graph_of(folder, manifest), plan, folder)
+        return self._job_in(folder, self._manifest(setting), setting)
 
-    def _enter(self, setting: SweepSetting, engine: EngineArtifact) -> PointEngine:
+    def _job_in(self, folder: Path, manifest: Manifest, setting: SweepSetting) -> BuildJob:
+        if folder not in self._graphs:
+            self._graphs[folder] = verified_graphs(folder, manifest)[0]
+        graph, recipe = self._graphs[folder], self._swept.recipe_for(setting)
+        (plan,) = make_plans(graph, recipe, self._swept.builder.backend)
+        return self._workbench.job(graph, plan, folder)
+
+    def _enter(self, setting: SweepSetting, engine: EngineArtifact) -> LoadedEngine:
         """Enter an engine into its folder's manifest."""
         folder, manifest = self._folder(setting), self._manifest(setting)
         others = [one for one in manifest.engines if one.plan.key != engine.plan.key]
@@ -347,7 +341,7 @@ class Builds:
         # what others have put there is not vouched for
         own = {name: sha256_of(folder / name) for name in engine.files}
         write_manifest(folder, made, files=manifest.files | own)
-        return PointEngine(folder, manifest.onnx, engine)
+        return engine_at(folder, manifest.onnx.inputs, engine, setting.batch)
 
     def _manifest(self, setting: SweepSetting) -> Manifest:
         """That of the setting's folder; one without engines where none is built yet."""
@@ -367,16 +361,6 @@ class Builds:
     def _folder(self, setting: SweepSetting) -> Path:
         axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
         return self._swept.folder / "builds" / file_name("-".join((_name(setting.precision), *axes)))
-
-    def _graph_of(self, folder: Path, manifest: Manifest) -> OnnxArtifact:
-        if folder not in self._graphs:
-            self._graphs[folder] = verified_graphs(folder, manifest)[0]
-        return self._graphs[folder]
-
-    def _plan(self, folder: Path, manifest: Manifest, setting: SweepSetting) -> BuildPlan:
-        recipe = self._swept.recipe_for(setting)
-        (plan,) = make_plans(self._graph_of(folder, manifest), recipe, self._swept.builder.backend)
-        return plan
 
     def _graph_folder(self, precision: str | None) -> Path:
         """The folder of the model in that precision; made if it is not there."""

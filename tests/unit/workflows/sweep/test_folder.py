@@ -11,13 +11,8 @@ from tests.support import examples
 from tests.support.examples import sweep_terms
 from trtopt.files.atomic import make_temporary
 from trtopt.records import AllocationEvent, BenchPoint, ClockReading, MemoryPass, SweepSetting
-from trtopt.workflows.sweep.folder import (
-    Point,
-    PointEngine,
-    file_name,
-    memory_of,
-    sweep_in_progress,
-)
+from trtopt.workflows.race import engine_at
+from trtopt.workflows.sweep.folder import Point, file_name, memory_of, sweep_in_progress
 
 
 def test_a_sweep_that_goes_on_removes_what_a_killed_one_left_and_nothing_else(tmp_path: Path) -> None:
@@ -36,7 +31,8 @@ def test_a_sweep_that_goes_on_removes_what_a_killed_one_left_and_nothing_else(tm
 
 
 FOLDER = Path("/sweep")
-ENGINE = PointEngine(FOLDER / "builds" / "fp16", examples.onnx(), examples.engine())
+BUILD = FOLDER / "builds" / "fp16"
+ENGINE = engine_at(BUILD, examples.onnx().inputs, examples.engine(), 8)
 POINT = Point(FOLDER, examples.sweep_terms(), SweepSetting(precision="fp16", batch=8), ENGINE)
 
 
