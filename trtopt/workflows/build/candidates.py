@@ -154,7 +154,7 @@ class Entry:
     onnx: OnnxArtifact
     folder: Path
     request: QuantizeOptions | None
-    engines: dict[str, EngineArtifact]
+    engines: dict[str, LoadedEngine]
 
     @property
     def name(self) -> str:
@@ -323,9 +323,9 @@ def move_into(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxAr
 
     If another candidate has left a trace there, the candidate's name goes into the file's name.
     """
-    engines = [entry.engines[label] for label in labels]
+    engines = [entry.engines[label].artifact for label in labels]
     kept = {name for one in engines for name in one.files}
-    built = {name for one in entry.engines.values() for name in one.files}
+    built = {name for one in entry.engines.values() for name in one.artifact.files}
     for file in sorted(entry.folder.iterdir()):
         if file.name in built - kept:
             continue

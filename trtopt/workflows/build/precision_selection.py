@@ -38,7 +38,7 @@ from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, region_times
 from trtopt.measure.contracts import THRESHOLD, contract_for
-from trtopt.measure.engine import BenchJob, LoadedEngine
+from trtopt.measure.engine import BenchJob
 from trtopt.measure.loop.interleaved import notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import Comparison, decide
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
@@ -324,7 +324,9 @@ class _PrecisionSelection:
             self._listener.note(f"building {entry.name}")
             own = [msgspec.structs.replace(one.plan, onnx_sha256=entry.onnx.sha256) for one in contests]
             engines = self._workbench.build((entry.onnx,), own, entry.folder)
-            entry.engines.update({engine.plan.label: engine for engine in engines})
+            for engine in engines:
+                plan, inputs = engine.plan, self._base.inputs
+                entry.engines[plan.label] = engine_at(entry.folder, inputs, engine, plan.batch.opt[0])
 
     def _entries_of(self, plan: BuildPlan) -> list[Entry]:
         """The candidates with an engine for a plan, the baseline first."""
@@ -343,7 +345,7 @@ class _PrecisionSelection:
         heats = []
         for one in stale:
             entries = self._entries_of(one.plan)
-            engines = [self._engine_at(one.plan, entry) for entry in entries]
+            engines = [entry.engines[one.plan.label] for entry in entries]
             names, label = [entry.name for entry in entries], f"{one.plan.label}: {len(entries)} in turns"
             heats.append(heat(label, engines, names, "precisions", self._setting))
         found = race(heats, self._listener, executor=self._workbench.executor) if heats else []
@@ -359,10 +361,6 @@ class _PrecisionSelection:
                 if entry.name in ms:
                     one.search.measured[forms] = ms[entry.name] / ms[self._baseline.name] - 1
 
-    def _engine_at(self, plan: BuildPlan, entry: Entry) -> LoadedEngine:
-        engine, size = entry.engines[plan.label], plan.batch.opt[0]
-        return engine_at(entry.folder, self._base.inputs, engine, size)
-
     def _report_times(self, contest: _Contest) -> None:
         """Report the first result early: the layer pass takes as long again, and the user may stop there."""
         times = [
@@ -376,7 +374,7 @@ class _PrecisionSelection:
         """Each one's layers with their times, and its graph at the plan's shapes."""
         jobs = [
             BenchJob(
-                engine=self._engine_at(plan, entry),
+                engine=entry.engines[plan.label],
                 data=self._setting.data,
                 contract=self._setting.contract,
                 warmup_s=_LAYERS_S,
@@ -451,7 +449,7 @@ class _PrecisionSelection:
                 continue
             try:
                 self._build([entry], [contest])
-                judged = self._candidates.judge_engine(entry, self._engine_at(plan, entry))
+                judged = self._candidates.judge_engine(entry, entry.engines[plan.label])
             except TimingCacheError:
                 raise
             except (BuildError, ModelError, DeviceError) as error:
@@ -500,7 +498,7 @@ class _PrecisionSelection:
         compared = {name: compare_turns(rounds, number) for number, name in enumerate(ms) if number}
         choice = self._choice(ms, compared)
         where = NOT_TENSORRT if plan.backend.name == ONNXRUNTIME else ""
-        built = {entry.name: entry.engines[plan.label] for entry in self._entries_of(plan)}
+        built = {entry.name: entry.engines[plan.label].artifact for entry in self._entries_of(plan)}
         return BatchVerdict(
             engine=plan.label,
             batch=run.batch,
