@@ -14,9 +14,9 @@ import trtopt
 from tests.rewrite_graphs.case import model
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.errors import BoundError
-from trtopt.executors.api import LocalExecutor
 from trtopt.files.manifests import read_manifest
 from trtopt.requests.build import TuneRequest
+from trtopt.workflows import workbench
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.tune.evaluation import Evaluation
@@ -184,7 +184,7 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
 
 def test_candidates_for_tensorrt_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By TensorRT-RTX, which builds without a GPU: settings, types and formats, and a batch size."""
-    monkeypatch.setattr(LocalExecutor, "require_measuring", lambda self: None)
+    monkeypatch.setattr(workbench, "first_gpu", lambda: None)
     with set_up(TuneRequest(DIGITS, tmp_path / "out", batch=8, backend="tensorrt-rtx")) as setup:
         evaluation = Evaluation(setup)
         built = evaluation.build_baseline(tmp_path / "0", 300.0)

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from trtopt.builder.engine import BuildJob
-from trtopt.device.cuda.probe import first_gpu
 from trtopt.errors import TrtoptError
 from trtopt.measure.engine import OutputsJob
 from trtopt.processes import DONE, OnProgress
 from trtopt.records import Job
 from trtopt.records.base import JobResult
-from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.jobs import IdentifyJob
 from trtopt.workers.worker import Event, Progress, Worker
 
@@ -36,9 +34,6 @@ class Executor(Protocol):
     def cancel(self) -> None:
         """End what other threads have submitted: each of them gets a `CancelledError`."""
 
-    def require_measuring(self) -> None:
-        """Find out that measurements can run, before anything is built for them; else what is missing."""
-
     def run_all_jobs(
         self, jobs: Sequence[Job[JobResult]], *, limit_s: float | None = None, on_progress: OnProgress
     ) -> Generator[tuple[int, JobResult | TrtoptError]]:
@@ -55,22 +50,13 @@ def shares_a_host(job: Job[Any]) -> bool:
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Builds in each of the places (see `device.backends.places_to_build`), measures one at a time.
-
-    `backend` names what measures; empty where the caller knows that it can.
-    """
+    """Builds in each of the places (see `device.backends.places_to_build`), measures one at a time."""
 
     places: tuple[str | None, ...] = (None,)
-    backend: str = ""
     at_once: int = 1
 
     def cancel(self) -> None:
         """See `Executor.cancel`: there is only one thread, which closes what it reads."""
-
-    def require_measuring(self) -> None:
-        """See `Executor.require_measuring`: but for ONNX Runtime it takes a GPU, which builds may not."""
-        if self.backend not in ("", ONNXRUNTIME):
-            first_gpu()
 
     def run_all_jobs(
         self, jobs: Sequence[Job[JobResult]], *, limit_s: float | None = None, on_progress: OnProgress

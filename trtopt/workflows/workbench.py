@@ -15,6 +15,7 @@ from trtopt.builder.shapes import over_all, profiles_for
 from trtopt.builder_settings import recorded_settings
 from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import places_to_build
+from trtopt.device.cuda.probe import first_gpu
 from trtopt.errors import (
     BuildError,
     ModelError,
@@ -247,14 +248,24 @@ def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
 
 
 @contextmanager
-def open_executor(recipe: Recipe, builder: EngineBuilder, note: Callable[[str], None]) -> Iterator[Executor]:
-    """What runs the recipe's jobs; `note` hears which nodes take part."""
+def open_executor(
+    recipe: Recipe, builder: EngineBuilder, note: Callable[[str], None], *, measures: bool = False
+) -> Iterator[Executor]:
+    """What runs the recipe's jobs; `note` hears which nodes take part.
+
+    Where measurements are to come, an error says what they lack before anything is built for them.
+    """
     if recipe.executor == LOCAL:
         name = builder.backend.name
-        yield LocalExecutor(places_to_build(name, recipe.jobs), name)
+        if measures and name != ONNXRUNTIME:
+            first_gpu()  # which builds may not need
+        yield LocalExecutor(places_to_build(name, recipe.jobs))
         return
     from trtopt.executors.ray.connection import connected
     from trtopt.executors.ray.executor import RayExecutor
 
     with connected(recipe.executor):
-        yield RayExecutor(builder, gpu_model=recipe.gpu_model, retries=recipe.retries, note=note)
+        executor = RayExecutor(builder, gpu_model=recipe.gpu_model, retries=recipe.retries, note=note)
+        if measures:
+            executor.require_measuring()
+        yield executor

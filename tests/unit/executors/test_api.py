@@ -1,8 +1,5 @@
 """The executor of this host."""
 
-import pytest
-
-from trtopt.errors import NoGpuError
 from trtopt.executors.api import LocalExecutor, shares_a_host
 from trtopt.records import Identity
 from trtopt.workers.jobs import CopyJob, IdentifyJob
@@ -35,10 +32,3 @@ def test_a_measurement_shares_its_host_with_nothing() -> None:
     jobs = [CopyJob(backend="onnxruntime", nbytes=1 << 20)] * 2
     for index, _ in LocalExecutor(places=(None, None)).run_all_jobs(jobs, on_progress=progress):
         running.remove(index)
-
-
-def test_measuring_engines_of_a_gpu_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtopt.device.cuda.probe.gpus", lambda: ())
-    with pytest.raises(NoGpuError, match="no CUDA device found"):
-        LocalExecutor(backend="tensorrt-rtx").require_measuring()
-    LocalExecutor(backend="onnxruntime").require_measuring()

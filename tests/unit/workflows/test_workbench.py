@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from tests.support import examples
 from trtopt.builder.engine import BuildJob
 from trtopt.device.cuda import probe
-from trtopt.errors import ModelError
+from trtopt.errors import ModelError, NoGpuError
 from trtopt.records import Backend, BuildSettings, DeviceInfo, EngineArtifact
 from trtopt.requests.recipe import make_recipe
-from trtopt.workflows.workbench import Workbench, check_opset, notes_on
+from trtopt.workflows.workbench import Workbench, check_opset, notes_on, open_executor
 
 H200 = DeviceInfo(kind="gpu", name="NVIDIA H200", compute_capability="9.0")
 NO_GPU = DeviceInfo(kind="none", name="none: built without a GPU")
@@ -133,3 +133,13 @@ def test_engines_are_in_the_order_of_their_plans_and_settings_are_kept_for_their
     assert [plan.label for plan in built] == ["batch1", "batch8"]
     assert [plan.settings for plan in built] == [settings, BuildSettings()]
     assert {plan.backend for plan in built} == {builder.backend}
+
+
+def test_measuring_engines_of_a_gpu_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "gpus", lambda: ())
+    builder: Any = Builder(NO_GPU)
+    measuring = open_executor(make_recipe(None, {}), builder, lambda text: None, measures=True)
+    with pytest.raises(NoGpuError, match="no CUDA device found"), measuring:
+        pass
+    with open_executor(make_recipe(None, {}), builder, lambda text: None) as executor:
+        assert executor.at_once == 1

@@ -128,7 +128,7 @@ class RayExecutor:
         self.is_cancelled.set()
 
     def require_measuring(self) -> None:
-        """See `Executor.require_measuring`."""
+        """Find out that measurements can run, before anything is built for them; else what is missing."""
         self._check(Needs(self._gpus, is_alone=True))
 
     def run_all_jobs(

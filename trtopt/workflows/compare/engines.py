@@ -182,8 +182,8 @@ def compare_recipes(request: CompareRequest, setting: Setting) -> Comparisons:
     own = read_manifest(paths[0]).engines[0].plan.backend.name
     where = recipe_of(request, batch=None, backend=None)
     builder = open_builder(choose_for_running(request.backend, own).name)
-    with scratch_folder() as scratch, open_executor(where, builder, request.listener.note) as executor:
-        executor.require_measuring()
+    running = open_executor(where, builder, request.listener.note, measures=True)
+    with scratch_folder() as scratch, running as executor:
         sides = [
             _build_side(path, request, scratch / name, notes, executor)
             for name, path in zip("AB", paths, strict=True)

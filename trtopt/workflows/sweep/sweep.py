@@ -152,8 +152,7 @@ def sweep(request: SweepRequest) -> SweepReport:
     builder = open_builder(choice.name)
     request.listener.note(f"sweeping with {builder.backend}: {choice.reason}")
     check_opset(onnx, builder)
-    with open_executor(request.recipe, builder, request.listener.note) as executor:
-        executor.require_measuring()
+    with open_executor(request.recipe, builder, request.listener.note, measures=True) as executor:
         swept = check_sweep(onnx, folder, request, builder, executor)
         with sweep_in_progress(folder, source.name, swept.terms) as report:
             run = _Run(swept, report)

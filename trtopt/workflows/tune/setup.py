@@ -238,8 +238,7 @@ def set_up(request: TuneRequest) -> Iterator[Setup]:
         continues = folder.continues(request.resume)
         if request.resume and not continues:
             listener.note(f"{path}: nothing is there to continue: starting")
-        with open_executor(request.recipe, builder, listener.note) as executor:
-            executor.require_measuring()
+        with open_executor(request.recipe, builder, listener.note, measures=True) as executor:
             typed = with_typed_io(onnx, request.recipe, builder.backend)
             name = None if request.data is None else str(request.data)
             with samples_of(name, typed.inputs, folder.path, budget_s, listener) as (data, copied_s):
