@@ -193,6 +193,8 @@ def _problem(error: Exception) -> TrtoptError:
         raise error
     _log("verbose", traceback.format_exc())
     reason = error.strerror or str(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return TrtoptError(reason, "raise the limit: ulimit -n 4096")
     if error.filename is None and error.errno == errno.ENOENT:
         return UsageError("the current folder was removed or replaced", 'enter it again: cd "$PWD"')
     if error.filename is None:

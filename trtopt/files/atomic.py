@@ -290,7 +290,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            problem, remedy = "no space left to write it", "free some space, or choose another place"
+            more = "raise ulimit -f" if error.errno == errno.EFBIG else "free some space"
+            problem, remedy = "no space left to write it", f"{more}, or choose another place"
         else:
             problem, remedy = f"cannot be written ({error.strerror or error})", "choose another place"
         raise OutputError(f"{path}: {problem}", remedy) from None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from trtopt.cli.main import _problem
 
 ENDED = """
 import os, signal, sys
@@ -48,3 +51,8 @@ def test_a_signal_while_python_ends_prints_no_traceback(number: signal.Signals) 
     command = [sys.executable, "-c", f"{late}; from trtopt.cli.main import main; main()"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     assert (done.returncode, done.stderr) == (-number, "")
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(errno.EMFILE, "ulimit -n"), (errno.ENOENT, 'cd "$PWD"')])
+def test_an_error_that_names_no_file_need_not_be_one_of_standard_output(number: int, remedy: str) -> None:
+    assert remedy in _problem(OSError(number, os.strerror(number))).remedy
