@@ -186,6 +186,9 @@ def test_engines_that_cannot_run_here_are_not_said_to_be_checked(rtx_build: Path
     report = check(rtx_build, DIGITS, data=HELDOUT, batch=[8])
     assert any("are not run" in note for note in report.notes)
     assert report.subjects[0].backend.startswith("onnxruntime")
+    with pytest.raises(UsageError, match="in their place"):
+        check(rtx_build, DIGITS, data=HELDOUT, batch=[8], min_cosine=0.9)
+    assert check(rtx_build, DIGITS, data=HELDOUT, batch=[8], min_cosine=0.9, backend="onnxruntime").passed
 
 
 def test_without_data_the_report_says_that_it_knows_nothing_of_accuracy(cpu_build: Path, half: Path) -> None:

@@ -22,7 +22,7 @@ import trtopt
 from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 from tests.support.paths import DATA
 from trtopt.cli.main import cli
-from trtopt.errors import ArtifactError, DeviceError, NoGpuError, TrtoptError
+from trtopt.errors import ArtifactError, DeviceError, NoGpuError, TrtoptError, UsageError
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.measure.analysis.outcomes import Comparisons
 from trtopt.measure.loop.interleaved import latency_blocks, valid_rounds
@@ -201,12 +201,16 @@ def test_folders_of_unlike_work_are_compared_only_when_forced_and_report_it(
 
 
 @needs_no_gpu
-def test_engines_that_cannot_run_here_are_compared_on_the_cpu_unless_their_backend_is_requested(
-    rtx_build: Path,
-) -> None:
+def test_no_verdict_is_given_on_others_in_place_of_engines_that_cannot_run_here(rtx_build: Path) -> None:
     with pytest.raises(NoGpuError) as caught:
         trtopt.compare(rtx_build, rtx_build, batch=[1], backend="tensorrt-rtx")
     assert "backend=" in caught.value.remedy
+    unnamed: list[dict[str, Any]] = [{}, {"backend": "auto"}, {"builds": 2}]
+    for more in unnamed:
+        with pytest.raises(UsageError) as refused:
+            trtopt.compare(rtx_build, rtx_build, batch=[1], **more)
+        assert "onnxruntime" in refused.value.remedy
+    assert trtopt.compare(rtx_build, rtx_build, batch=[1], duration=0.05, backend="onnxruntime").rows()
     outcome = trtopt.compare(rtx_build, control=1, batch=[1], duration=0.05).outcome
     assert any("not run" in note and "no GPU found" in note for note in outcome.notes)
 

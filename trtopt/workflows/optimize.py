@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from trtopt.data import open_data
 from trtopt.data.source import range_notes
@@ -24,6 +25,7 @@ from trtopt.requests.build import OptimizeRequest
 from trtopt.requests.measure import BenchRequest
 from trtopt.requests.models import CheckRequest
 from trtopt.requests.recipe import recipe_of
+from trtopt.requests.shared import BackendName
 from trtopt.rewrite.lint import lint_model
 from trtopt.serving.load_folder import BENCH_FILE
 from trtopt.targets import target_of
@@ -76,8 +78,9 @@ def optimize(request: OptimizeRequest) -> Optimized:
     manifest = build_recipe(source, folder, recipe, force=request.force, listener=listener)
     report = bench(replace(measuring, path=folder))
     write_output(folder / BENCH_FILE, to_json(report, indent=None), _RESULT)
+    runs = cast("BackendName", report.environment.backend.name)  # an engine in another's place has a note
     comparison = CheckRequest(
-        folder, source, data=data, backend="auto", min_cosine=request.min_cosine, listener=listener
+        folder, source, data=data, backend=runs, min_cosine=request.min_cosine, listener=listener
     )
     checked = check(comparison)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}

@@ -119,6 +119,18 @@ def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
     return _choose(engines, backend).name
 
 
+def check_own_run(path: Path, backend: str | None, trust: Sequence[str] = ()) -> None:
+    """Refuse a build in whose engines' place others would be judged here, unless their backend is named."""
+    if backend not in (None, "auto") or is_external(path, trust):
+        return
+    engines, here = find_engines(path)[2], runs_on(path, backend)
+    if engines and (own := engines[0].plan.backend.name) != here:
+        raise UsageError(
+            f"{path}: its engines, of {own}, cannot run here, and {here} would be judged in their place",
+            f"run it where they run, with --backend {own}; or judge the model on {here}: --backend {here}",
+        )
+
+
 def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
     """Validate `--trust` before anything is built: it names engines or plugins of `paths`."""
     there: list[Path] = []

@@ -16,7 +16,7 @@ from trtopt.measure.loop.interleaved import notes_of, valid_rounds
 from trtopt.recipe import WHERE
 from trtopt.records import CompareReport
 from trtopt.requests.measure import CompareRequest
-from trtopt.workflows.bench.resolve_engines import check_trust, is_model, resolve_engines
+from trtopt.workflows.bench.resolve_engines import check_own_run, check_trust, is_model, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file
 from trtopt.workflows.provenance import command_line, now
@@ -61,6 +61,9 @@ def compare(request: CompareRequest) -> Compared:
         raise UsageError("--fail-on: there is no B that could fail", "give B, or omit --fail-on")
     if request.upgrade and second is None:
         raise UsageError("--upgrade: there is no B to upgrade to", f"give the newer folder after {first}")
+    if second is not None and kind in (Kind.ENGINES, Kind.BUILDS):
+        for path in (first, second):
+            check_own_run(path, request.backend, request.trust)
     setting = Setting(
         contract=contract_for(request.contract, request.terms),
         duration=DURATION_S if request.duration is None else request.duration,

@@ -20,7 +20,7 @@ from trtopt.recipe import batch_sizes
 from trtopt.records.precision import CheckReport, LayerDifference
 from trtopt.requests.models import CheckRequest
 from trtopt.rewrite.typed_io.requested import recorded_in
-from trtopt.workflows.bench.resolve_engines import check_trust, is_model, resolve_engines
+from trtopt.workflows.bench.resolve_engines import check_own_run, check_trust, is_model, resolve_engines
 from trtopt.workflows.precision.checker import Checker, Task
 from trtopt.workflows.provenance import command_line, now
 
@@ -68,6 +68,8 @@ def check(request: CheckRequest) -> CheckReport:
         raise UsageError("--layers: an engine has no inner tensors to read", "give its ONNX file")
     else:
         check_trust(request.trust, [path])
+        if request.bounds.any:
+            check_own_run(path, request.backend, request.trust)
         with resolve_engines(path, request, notes) as there:
             checker.take_inputs_of(there.io)
             subjects = checker.engines(there.engines, data, listener, request.timeout)
