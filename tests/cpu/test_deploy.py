@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,18 @@ def test_a_build_whose_manifest_is_damaged_leaves_no_version(planned: Path, tmp_
     with pytest.raises(ArtifactError, match="cannot be read as a manifest"):
         trtopt.deploy(tmp_path / "m.json", tmp_path / "models")
     assert not (tmp_path / "models").exists()
+
+
+def test_a_version_appears_with_its_model_or_not_at_all(planned: Path, tmp_path: Path) -> None:
+    """Triton takes a folder without one for a model that fails. The engine is larger than files may be."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
+    try:
+        with pytest.raises(OutputError):
+            trtopt.deploy(planned, tmp_path, name="digits")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert not list(tmp_path.rglob("1"))
 
 
 def test_each_plan_is_a_version_more_as_long_as_clients_stay_the_same(planned: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from trtopt.device.backends import open_builder
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.atomic import lock, scratch_folder, write_atomically
 from trtopt.files.manifests import check_plugins, is_build_folder, read_manifest
-from trtopt.files.outputs import check_output, hashed_kind, with_hash, write_output
+from trtopt.files.outputs import check_output, folder_in_progress, hashed_kind, with_hash, write_output
 from trtopt.measure.analysis.sweep_points import choices_of
 from trtopt.printable import counted
 from trtopt.recipe import Recipe
@@ -87,7 +87,8 @@ def deploy(request: DeployRequest) -> Path:
         if known is not None:
             check_successor(known, text, str(config))
         version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
-        write_atomically(folder / str(version) / file, content)
+        with folder_in_progress(folder / str(version)) as made:  # Triton loads versions as they appear
+            write_atomically(made / file, content)
         readme_file = folder / "README.md"  # others' words in it stay
         if not readme_file.exists() or (readme_file.is_file() and _README.is_own(readme_file)):
             write_atomically(readme_file, with_hash(readme(served, name, version, io), _IN_README))
