@@ -305,6 +305,11 @@ class ValidRounds:
     orders: tuple[tuple[int, ...], ...] = ()
 
     @property
+    def ms(self) -> dict[str, float]:
+        """The median latency in milliseconds of each subject, by its name."""
+        return {one.name: pooled_ms(one) for one in self.turns}
+
+    @property
     def interfered(self) -> tuple[str, ...]:
         """What slowed the run down, if too much did."""
         return (self.interference.text,) if self.interference.untrustworthy else ()

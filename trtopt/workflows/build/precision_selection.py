@@ -39,7 +39,7 @@ from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, region_times
 from trtopt.measure.contracts import THRESHOLD, contract_for
 from trtopt.measure.engine import BenchJob
-from trtopt.measure.loop.interleaved import notes_of, pooled_ms, valid_rounds
+from trtopt.measure.loop.interleaved import notes_of, valid_rounds
 from trtopt.measure.statistics.comparison import Comparison, decide
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
 from trtopt.onnxio import model_file
@@ -123,11 +123,6 @@ def _abandon(coming: Iterable[Future[Entry]]) -> None:
     running = [one for one in coming if not one.cancel()]
     while wait(running, _BREAK_S).not_done:
         interrupt_ort_process()  # it may start another, to go on in another way
-
-
-def _times_in(run: InterleavedRun) -> dict[str, float]:
-    """The median latency in milliseconds of each candidate."""
-    return {turns.name: pooled_ms(turns) for turns in valid_rounds(run).turns}
 
 
 @dataclass
@@ -356,7 +351,7 @@ class _PrecisionSelection:
                     "see whether nvidia-smi shows a healthy GPU; --no-verdict builds without measuring",
                 )
         for one, run in zip(stale, found, strict=True):
-            one.run, ms = run, _times_in(run)
+            one.run, ms = run, valid_rounds(run).ms
             for forms, entry in self._made.items():
                 if entry.name in ms:
                     one.search.measured[forms] = ms[entry.name] / ms[self._baseline.name] - 1
@@ -432,7 +427,7 @@ class _PrecisionSelection:
 
     def _fastest(self, contest: _Contest) -> list[Entry]:
         """Of each precision that is quantised."""
-        ms = _times_in(contest.last)
+        ms = valid_rounds(contest.last).ms
         entries = [entry for entry in self._entries_of(contest.plan) if entry.is_quantized]
         fastest: dict[str, Entry] = {}
         for entry in sorted(entries, key=lambda entry: ms[entry.name]):
@@ -494,7 +489,8 @@ class _PrecisionSelection:
 
     def _verdict(self, contest: _Contest) -> BatchVerdict:
         plan, run = contest.plan, contest.last
-        rounds, ms = valid_rounds(run), _times_in(run)
+        rounds = valid_rounds(run)
+        ms = rounds.ms
         compared = {name: compare_turns(rounds, number) for number, name in enumerate(ms) if number}
         choice = self._choice(ms, compared)
         where = NOT_TENSORRT if plan.backend.name == ONNXRUNTIME else ""

@@ -153,11 +153,11 @@ def _keep_spread(runs: Sequence[InterleavedRun]) -> list[str]:
 
 def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
     kept = valid_rounds(run)
-    a, b = kept.turns
+    a_ms, b_ms = kept.ms.values()
     return Row(
         batch=run.batch,
-        a_ms=pooled_ms(a),
-        b_ms=pooled_ms(b),
+        a_ms=a_ms,
+        b_ms=b_ms,
         comparison=compare_turns(
             kept,
             threshold=threshold,
@@ -267,9 +267,9 @@ def _medians(runs: Sequence[InterleavedRun], side: str) -> list[list[float]]:
     """The median latency in milliseconds of each run of each build of a side."""
     found: dict[int, list[float]] = {}
     for run in runs:
-        for turns in valid_rounds(run).turns:
-            if turns.name.startswith(side):
-                found.setdefault(int(turns.name[1:]), []).append(pooled_ms(turns))
+        for name, ms in valid_rounds(run).ms.items():
+            if name.startswith(side):
+                found.setdefault(int(name[1:]), []).append(ms)
     return [found[build] for build in sorted(found)]
 
 

@@ -22,7 +22,7 @@ from trtopt.files.manifests import MANIFEST, read_manifest, read_verified
 from trtopt.inspect.explanation import differences
 from trtopt.measure.contracts import contract_for
 from trtopt.measure.engine import LoadedEngine
-from trtopt.measure.loop.interleaved import pooled_ms, valid_rounds
+from trtopt.measure.loop.interleaved import valid_rounds
 from trtopt.onnxio import model_file
 from trtopt.precision.placement.forms import parse_forms
 from trtopt.recipe import Recipe, batch_sizes
@@ -309,7 +309,7 @@ def _race(
     if failure is not None:
         return [replace(one, reason=one.reason or failure) for one in trials]
     kept = valid_rounds(run)
-    ms = {one.name: pooled_ms(one) for one in kept.turns}
+    ms = kept.ms
     measured = []
     for one in trials:
         if one.option in engines:

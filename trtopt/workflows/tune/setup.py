@@ -19,7 +19,7 @@ from trtopt.data.source import SamplesJob, fingerprint_of, needs_data
 from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import UsageError
-from trtopt.executors.api import THIS_HOST, Executor, run_jobs_of
+from trtopt.executors.api import Executor, run_job
 from trtopt.files.atomic import lock, scratch_beside, scratch_folder
 from trtopt.files.outputs import remove_abandoned
 from trtopt.measure.contracts import contract_for
@@ -139,8 +139,7 @@ def samples_of(
         copied.mkdir()
         job = SamplesJob(data=name, inputs=tuple(inputs), folder=str(copied))
         listener.plans([f"samples of {name}"])
-        for _ in run_jobs_of(THIS_HOST, [job], limit_s=limit_s, on_progress=listener.progress):
-            pass
+        run_job(job, limit_s=limit_s, on_progress=listener.progress)
         yield str(copied), time.monotonic() - began_s
 
 
