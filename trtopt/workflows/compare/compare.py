@@ -115,8 +115,9 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
         raise UsageError("--builds: a result file cannot be built", "give build folders, or omit it")
     if any(files) and not all(files):
         raise UsageError(
-            "a result file and an engine cannot be compared: one was measured elsewhere or earlier",
-            "give two result files, or two build folders or engines to measure them in turns",
+            f"a result file and an engine, which {paths[files.index(False)]} is by its name, cannot be "
+            "compared: one was measured elsewhere or earlier",
+            "give two result files, NAME.json each, or two build folders or engines to measure them in turns",
         )
     if request.builds is not None:
         if single := next((path for path in paths if path.is_file()), None):
