@@ -77,7 +77,7 @@ def pack_array(
                 f"give floats, which are quantised, or levels as {dtype}",
             )
         array = quantize_array(spec.name, array, tensor.scale, saturate=saturate)
-    given = np.ascontiguousarray(convert_input(spec.name, array, dtype))
+    given = np.asarray(convert_input(spec.name, array, dtype), order="C")
     return vectorise(given, tensor.layout if tensor is not None else "nchw")
 
 

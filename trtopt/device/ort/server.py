@@ -74,7 +74,7 @@ def _shared(array: NDArray[Any]) -> Any:
     """An OrtValue over the array's own memory; BF16 is handed over as the 16-bit integers that it is."""
     if array.dtype.name != "bfloat16":
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    bits = np.ascontiguousarray(array).view(np.uint16)
+    bits = np.asarray(array, order="C").view(np.uint16)
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_BFLOAT16)
 
 

@@ -212,7 +212,7 @@ def to_model(array: Array, tensor: TypedTensor, *, only_type: bool = False) -> A
         axes = (-1, *[1] * (array.ndim - 2)) if len(tensor.mean) > 1 else ()
         mean, std = (np.asarray(numbers).reshape(axes) for numbers in (tensor.mean, tensor.std))
         array = (array.astype(np.float64) - mean) / std
-    return np.ascontiguousarray(array.astype(numpy_dtype(tensor.model_dtype)))
+    return np.asarray(array.astype(numpy_dtype(tensor.model_dtype)), order="C")
 
 
 def _from_model(array: Array, tensor: TypedTensor | None, *, only_type: bool) -> Array:
@@ -226,7 +226,7 @@ def _from_model(array: Array, tensor: TypedTensor | None, *, only_type: bool) ->
     moved = array.transpose(TO_NHWC) if tensor.layout == "nhwc" and not only_type else array
     dtype = tensor.model_dtype if tensor.dtype == "int8" else tensor.dtype
     with np.errstate(over="ignore"):  # told by `_overflow`
-        return np.ascontiguousarray(moved.astype(numpy_dtype(dtype)))
+        return np.asarray(moved.astype(numpy_dtype(dtype)), order="C")
 
 
 def _overflow(feed: str, before: Mapping[str, Array], after: Mapping[str, Array]) -> str | None:

@@ -179,6 +179,15 @@ def test_an_opset_that_lacks_what_the_new_type_needs_is_raised(opset: int, io: s
     onnx.checker.check_model(made, full_check=True)
 
 
+@pytest.mark.parametrize("io", [{"x": "fp16"}, {"x": "bf16"}, {"y": "fp16"}])
+def test_scalars_get_another_type(io: dict[str, str]) -> None:
+    scalar = model_of(
+        helper.make_node("Abs", ["x"], ["y"]), inputs=[value("x", ())], outputs=[value("y", ())]
+    )
+    typed_model = type_graph(file_of(scalar), read_io_request(io, {}, None))
+    assert [item.error for item in typed_model.checked] == [0.0]
+
+
 def test_an_output_that_is_a_weight_gets_another_type() -> None:
     weight = array(1, 3, 4, 4)
     model = model_of(
