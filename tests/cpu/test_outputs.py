@@ -184,6 +184,12 @@ def test_a_result_is_shown_though_the_disk_is_full(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("line", [("build", DIGITS, "-o", ""), ("history", "add", "", DIGITS)])
+def test_an_empty_name_is_not_the_current_folder(line: tuple[str, ...], trtopt_cli: CommandLine) -> None:
+    trtopt_cli.fails(UsageError.exit_code, *line)
+    assert list(trtopt_cli.folder.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", ["lint", "rewrite", "build", "models", "check"])
 def test_a_name_that_is_too_long_is_an_error(command: str, trtopt_cli: CommandLine) -> None:
     long = "A" * 300

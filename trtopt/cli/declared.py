@@ -11,7 +11,7 @@ import click
 
 from trtopt.builder_settings import SETTINGS
 from trtopt.cli.outputs import Output as OutputPath, file_of, model_file, quantized_file
-from trtopt.cli.parameters import OnnxFile, offer
+from trtopt.cli.parameters import NewPath, OnnxFile, offer
 from trtopt.errors import UsageError
 from trtopt.options import (
     Argument,
@@ -63,7 +63,7 @@ def _argument(one: Declared, declaration: Argument, *, is_required: bool) -> cli
     kinds = {
         "path": click.Path(exists=True, path_type=Path),
         "onnx": OnnxFile(),
-        "folder": click.Path(file_okay=False, path_type=Path),  # that need not exist
+        "folder": NewPath(file_okay=False, path_type=Path),
         "name": click.STRING,
     }
     return click.Argument(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from trtopt.cli.parameters import NewPath
 from trtopt.version import __version__
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Writes = Callable[[Path], "Mapping[Path, Kind]"]
 
 
-class Output(click.Path):
+class Output(NewPath):
     """What to write to; `writes` lists its files and their kinds. Folders are checked as they are made."""
 
     def __init__(self, writes: Callable[[Any], Mapping[Path, Kind]] = lambda path: {}) -> None:

@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from trtopt.options import Names
 
 
+class NewPath(click.Path):
+    """A path that need not exist. An empty one, of a variable that is not set, is not the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.Path.convert`."""
+        if value == "":
+            self.fail("the name is empty; the current folder is '.'.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class OnnxFile(click.Path):
     """An existing file; the error of another path names the ONNX file that may have been meant."""
 

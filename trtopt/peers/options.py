@@ -297,7 +297,9 @@ def build_folder(engine: str | None, model: str) -> str:
     """Named after the engine file, or after the model in the current folder."""
     file = PurePath(PurePath(model).name if engine is None else engine)
     if file.name in ("", ".."):
-        raise UsageError(f"{engine or model!r}: names no file", "give the file's whole name")
+        raise UsageError(
+            f"{model if engine is None else engine!r}: names no file", "give the file's whole name"
+        )
     return str(file.with_suffix(".trtopt"))
 
 
