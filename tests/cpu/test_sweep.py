@@ -175,6 +175,21 @@ def test_what_was_measured_before_the_sweep_was_ended_is_not_measured_again(
     assert not [path for path in folder.rglob("*") if path.name.endswith(("tmp", ".lock"))]
 
 
+def test_a_folder_that_is_moved_meanwhile_is_not_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, real = tmp_path / "s", Workbench.build_each
+
+    def moving(self: Workbench, wanted: Sequence[BuildJob]) -> Iterator[tuple[int, Any]]:
+        yield from real(self, wanted)
+        folder.rename(tmp_path / "moved")
+
+    monkeypatch.setattr(Workbench, "build_each", moving)
+    with pytest.raises(OutputError):
+        trtopt.sweep(DIGITS, folder, batch=(1, 2), **QUICK)
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+
+
 def test_engines_of_another_model_that_were_copied_in_are_not_measured(
     pair: tuple[Path, SweepReport], tmp_path: Path
 ) -> None:

@@ -201,6 +201,7 @@ class _Run:
 
         As many at a time as the executor does; what cannot be built or measured leaves the others alone.
         """
+        self._check_there()
         folder, terms = self._swept.folder, self._swept.terms
         wanted: list[Point] = []
         missing: list[Sequence[SweepSetting]] = []
@@ -235,6 +236,7 @@ class _Run:
                 try:
                     if isinstance(outcome, TrtoptError):
                         raise outcome
+                    self._check_there()
                     self._add(*point.record(outcome))
                 except OutputError:
                     raise
@@ -242,6 +244,12 @@ class _Run:
                     self._add_failed(point.setting, error)
         if self._saved is not self.report:
             self._save()
+
+    def _check_there(self) -> None:
+        """Refuse to begin the folder anew under its name: the rest of it, and its lock, are elsewhere."""
+        if not is_sweep(self._swept.folder):
+            problem = f"{self._swept.folder}: was moved or removed while it was swept"
+            raise OutputError(problem, "continue it with -o and the name that it has now")
 
     def _add_failed(self, setting: SweepSetting, error: TrtoptError) -> None:
         """Enter a point with what kept it from being one."""
@@ -261,6 +269,7 @@ class _Run:
         self._listener.sweep(self.report, self._total)
 
     def _save(self) -> None:
+        self._check_there()
         save_sweep(self._swept.folder, self.report)
         self._saved, self._saved_s = self.report, time.monotonic()
 
