@@ -53,6 +53,14 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_an_engine_s_outputs_in_bf16_are_compared(tmp_path: Path) -> None:
+    text = "g (bfloat16[N,4] x) => (bfloat16[N,4] y, float[N,4] z) {y = Identity(x) z = Cast<to=1>(x)}"
+    onnx.save(model(text), tmp_path / "m.onnx")
+    trtopt.build(tmp_path / "m.onnx", tmp_path / "built", backend="onnxruntime")
+    (subject,) = check(tmp_path / "built", tmp_path / "m.onnx", max_error=0.0).subjects
+    assert ([item.output for item in subject.outputs], subject.violations) == (["y", "z"], ())
+
+
 def test_texts_are_held_to_the_bounds_too(tmp_path: Path) -> None:
     texts = "g (float[N,4] x) => (float[N,4] y, string[2] s) {y = Relu(x) s = Identity(t)}"
     for name, second in (("a", b"one"), ("b", b"another")):

@@ -47,6 +47,8 @@ _OTHER_NAMES = {
     "float8e5m2": "float8_e5m2",
 }
 """Element types that are not called as in NumPy or ml_dtypes."""
+_ONNX_NUMBERS = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e5m2": 19}
+"""What ONNX calls the types that NumPy lacks, and ONNX Runtime knows by number alone."""
 
 
 def backend() -> Backend:
@@ -257,7 +259,7 @@ class OnnxRuntimeContext(Context):
                 name=binding.name,
                 device_type="cpu",
                 device_id=0,
-                element_type=binding.dtype.type,
+                element_type=_ONNX_NUMBERS.get(binding.dtype.name, binding.dtype.type),
                 shape=binding.shape,
                 buffer_ptr=next(remaining),
             )

@@ -68,7 +68,14 @@ def run_over(
         batches=batches,
     )
     count = run_job(job, executor, limit_s=limit_s, on_progress=listener.progress)
-    return (read_npz(outputs_file(folder, index)) for index in range(count))
+    dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in engine.artifact.outputs}
+    return (
+        {  # .npz files have no name for types that NumPy lacks, such as bfloat16
+            name: array.view(dtypes[name]) if array.dtype.kind == "V" else array
+            for name, array in read_npz(outputs_file(folder, index)).items()
+        }
+        for index in range(count)
+    )
 
 
 class Checker:
