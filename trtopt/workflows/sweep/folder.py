@@ -353,7 +353,7 @@ class Builds:
             return self._own(prepared, from_json(read_bounded(prepared / _PREPARED), Manifest))
 
     def _own(self, folder: Path, manifest: Manifest) -> Manifest:
-        """A folder's manifest, of the swept model: folders are copied by hand."""
+        """A folder's manifest, of the swept model: folders may be copied in."""
         model = self._swept.terms.model_sha256
         check_model(manifest.source_sha256, model, folder, "the sweep's", f"remove {folder}")
         return manifest

@@ -246,7 +246,7 @@ class _Run:
             self._save()
 
     def _check_there(self) -> None:
-        """Refuse to begin the folder anew under its name: the rest of it, and its lock, are elsewhere."""
+        """Refuse to begin another folder of its name: the rest of it, and its lock, are elsewhere."""
         if not is_sweep(self._swept.folder):
             problem = f"{self._swept.folder}: was moved or removed while it was swept"
             raise OutputError(problem, "continue it with -o and the name that it has now")
