@@ -377,7 +377,7 @@ def test_bad_input_to_bench_gets_a_message_and_a_status(
 @pytest.mark.parametrize("elem_type", few("BFLOAT16", of=["UINT16", "DOUBLE", "BOOL", "BFLOAT16"]))
 def test_inputs_of_any_numeric_type_can_be_measured(tmp_path: Path, elem_type: str) -> None:
     model = identity_of(getattr(onnx.TensorProto, elem_type), tmp_path / "model.onnx")
-    report = trtopt.bench(model, backend="onnxruntime", duration=0.05, warmup=0.01)
+    report = trtopt.bench(model, backend="onnxruntime", duration=0.05, warmup=0.01, layers=True)
     assert len(report.points[0].latency.samples.start_ms) >= 10
 
 

@@ -61,6 +61,12 @@ def test_an_engine_s_outputs_in_bf16_are_compared(tmp_path: Path) -> None:
     assert ([item.output for item in subject.outputs], subject.violations) == (["y", "z"], ())
 
 
+def test_a_model_with_an_input_in_fp8_is_compared(tmp_path: Path) -> None:
+    text = "g (float8e4m3fn[N,4] x) => (float[N,4] y) {y = Cast<to=1>(x)}"
+    onnx.save(model(text, 19), tmp_path / "m.onnx")
+    assert check(tmp_path / "m.onnx", tmp_path / "m.onnx", max_error=0.0).passed
+
+
 def test_texts_are_held_to_the_bounds_too(tmp_path: Path) -> None:
     texts = "g (float[N,4] x) => (float[N,4] y, string[2] s) {y = Relu(x) s = Identity(t)}"
     for name, second in (("a", b"one"), ("b", b"another")):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.device.ort.reference import ort_value
 from trtopt.errors import MeasurementError
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.bounded_reading import reading_as
@@ -46,14 +47,15 @@ def time_nodes(engine: bytes, options: Any, feeds: Mapping[str, NDArray[Any]], r
         options.enable_profiling = True
         options.profile_file_prefix = str(folder / "profile")
         session = onnxruntime.InferenceSession(engine, options, providers=["CPUExecutionProvider"])
+        values = {name: ort_value(array) for name, array in feeds.items()}
         for _ in range(WARM_RUNS - 1):
-            session.run(None, dict(feeds))
+            session.run_with_ort_values(None, values)
         began = time.perf_counter()
-        session.run(None, dict(feeds))
+        session.run_with_ort_values(None, values)
         bearable = max(_LEAST_RUNS, int(_LONGEST_S / (time.perf_counter() - began)))
         runs = min(runs, bearable)
         for _ in range(runs):
-            session.run(None, dict(feeds))
+            session.run_with_ort_values(None, values)
         file = Path(session.end_profiling())
         remedy = "if the disk is full, free space there, or set TMPDIR"
         with reading_as("ONNX Runtime's profile", file, remedy), file.open("rb") as lines:

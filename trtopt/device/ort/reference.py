@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 
 Arrays = dict[str, NDArray[Any]]
+ONNX_NUMBERS = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e5m2": 19}
+"""What ONNX calls the types that NumPy lacks, which ONNX Runtime takes by number alone."""
 _FLOATS = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16"}
 
 
@@ -374,3 +376,14 @@ def interrupt_ort_process() -> None:
 
 os.register_at_fork(after_in_child=_forget)
 atexit.register(interrupt_ort_process)
+
+
+def ort_value(array: NDArray[Any]) -> Any:
+    """An OrtValue over the array's own memory; types that NumPy lacks are handed over as integers."""
+    import onnxruntime
+
+    number = ONNX_NUMBERS.get(array.dtype.name)
+    if number is None:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    bits = np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, number)

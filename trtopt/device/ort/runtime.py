@@ -29,6 +29,7 @@ from trtopt.device.api import (
 )
 from trtopt.device.ort.host import HostDevice, needs_gpu, present_cores
 from trtopt.device.ort.layer_times import time_nodes
+from trtopt.device.ort.reference import ONNX_NUMBERS
 from trtopt.errors import DataError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.external_data import refers_to_file, tensors_of
@@ -47,8 +48,6 @@ _OTHER_NAMES = {
     "float8e5m2": "float8_e5m2",
 }
 """Element types that are not called as in NumPy or ml_dtypes."""
-_ONNX_NUMBERS = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e5m2": 19}
-"""What ONNX calls the types that NumPy lacks, and ONNX Runtime knows by number alone."""
 
 
 def backend() -> Backend:
@@ -259,7 +258,7 @@ class OnnxRuntimeContext(Context):
                 name=binding.name,
                 device_type="cpu",
                 device_id=0,
-                element_type=_ONNX_NUMBERS.get(binding.dtype.name, binding.dtype.type),
+                element_type=ONNX_NUMBERS.get(binding.dtype.name, binding.dtype.type),
                 shape=binding.shape,
                 buffer_ptr=next(remaining),
             )

@@ -14,14 +14,23 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from trtopt.device.ort.reference import Answered, Close, Mapped, Open, Refused, Reply, Request, Run
+from trtopt.device.ort.reference import (
+    Answered,
+    Close,
+    Mapped,
+    Open,
+    Refused,
+    Reply,
+    Request,
+    Run,
+    ort_value,
+)
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.processes.messages import frame_for_reading, receive, send
 
 _ERRORS_ONLY = 4
 _NICENESS = 10
 """An engine may be being built, whose builder times kernels: that goes before what can wait."""
-_ONNX_BFLOAT16 = 16
 _BFLOAT16, _FLOAT8 = "tensor(bfloat16)", "tensor(float8e4m3fn)"
 _NOT_NUMPYS = {_BFLOAT16, _FLOAT8}
 """Types of which ONNX Runtime gives no array, or one of integers."""
@@ -41,7 +50,7 @@ class _Session:
         if not request.prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
         arrays = request.held | {name: _mapped(place) for name, place in request.mapped.items()}
-        self._weights = {name: _shared(array) for name, array in arrays.items()}
+        self._weights = {name: ort_value(array) for name, array in arrays.items()}
         for name, value in self._weights.items():
             options.add_initializer(name, value)  # shared; `add_external_initializers` would copy it
         model = request.path or request.model.tobytes()
@@ -59,7 +68,7 @@ class _Session:
     def _answers(self, feed: dict[str, Any]) -> list[Any]:
         if self._takes_arrays:
             return list(self._session.run(self._outputs, feed))
-        given = {name: _shared(array) for name, array in feed.items()}
+        given = {name: ort_value(array) for name, array in feed.items()}
         return [_array_of(value) for value in self._session.run_with_ort_values(self._outputs, given)]
 
 
@@ -68,14 +77,6 @@ def _mapped(place: Mapped) -> NDArray[Any]:
     size = int(np.prod(place.shape, dtype=np.int64)) * dtype.itemsize
     data = np.memmap(place.path, np.uint8, "r", place.offset, (size,))
     return np.asarray(data).view(dtype).reshape(place.shape)
-
-
-def _shared(array: NDArray[Any]) -> Any:
-    """An OrtValue over the array's own memory; BF16 is handed over as the 16-bit integers that it is."""
-    if array.dtype.name != "bfloat16":
-        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    bits = np.asarray(array, order="C").view(np.uint16)
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_BFLOAT16)
 
 
 def _array_of(value: Any) -> NDArray[Any]:
