@@ -112,7 +112,7 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
     except Exception as error:  # noqa: BLE001  (whatever its code meets)
         raise ModelError(
             f"onnx-graphsurgeon cannot write the graph: {error}",
-            "see whether its branches' outputs are tensors",
+            "use the model without rewriting: an optional among its tensors cannot be written, for one",
         ) from None
     model = onnx.ModelProto()
     for item in base.metadata_props:
