@@ -278,6 +278,8 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
 
 
 def _check_folder_replaceable(final: Path) -> None:
+    if os.path.ismount(final):  # as a container's volume is: nothing can be renamed to it
+        raise OutputError(f"{final}: is a mount point", "name a folder in it")
     if is_build_folder(final):
         for file in (final / name for name in own_files(final)):
             if file.exists() and is_read(file.stat()):

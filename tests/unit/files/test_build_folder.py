@@ -201,6 +201,12 @@ def test_the_current_folder_is_taken_or_refused_before_the_block(
     assert Path("file").read_text() == "new"
 
 
+def test_a_mount_point_is_refused_before_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.ismount", lambda path: path == tmp_path)
+    with pytest.raises(OutputError), folder_in_progress(tmp_path):
+        pytest.fail("the work began")
+
+
 @pytest.mark.parametrize("target", ["earlier build", "empty", "missing"])
 def test_a_link_is_followed_or_refused_before_the_block(tmp_path: Path, final: Path, target: str) -> None:
     real = tmp_path / "disk" / "real"
