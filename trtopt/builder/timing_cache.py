@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -314,6 +315,7 @@ class BuildCaches:
         self._stored = TimingStore(Path(store)).file(here, terms) if store and takes else None
         self._began_with: StoredCache | None = None
         self._is_stores = False
+        self._union = cache(self._merged)  # file and store are often alike, and merging takes seconds
         self.notes: list[str] = []
 
     def start(self) -> StoredCache | None:
@@ -379,7 +381,7 @@ class BuildCaches:
             self._set_aside(error)
             return None
 
-    def _union(self, ours: bytes, theirs: bytes) -> bytes:
+    def _merged(self, ours: bytes, theirs: bytes) -> bytes:
         """Both, or the larger where TensorRT refuses, as 8.6 does over what its graph compiler has left: such
         caches still serve all their tactics.
         """

@@ -9,6 +9,7 @@ from tests.support.trt_exercise import DIGITS
 from tests.unit.builder.test_timing_cache_of_build import HOT, Bench
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.timing_cache import BuildCaches, read_cache
+from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.executors.transfer import add_timings
 
 
@@ -54,6 +55,23 @@ def test_a_build_begins_with_the_store_and_adds_to_what_others_have_stored_meanw
     assert others in stored
     assert read_cache(there / "timing.cache").blob in stored
     assert read_cache(Path(str(job.timing_cache))).sha256 == added.timing_cache_out
+
+
+def test_what_file_and_store_have_alike_is_merged_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of(bench)
+    caches, other = caches_of(bench, job), caches_of(bench, job)
+    merged: list[tuple[bytes, bytes]] = []
+
+    def merge(builder: TensorRTBuilder, ours: bytes, theirs: bytes) -> bytes:
+        merged.append((ours, theirs))
+        return ours + theirs
+
+    monkeypatch.setattr(TensorRTBuilder, "merge_timing_caches", merge)
+    other.save(b"of another build", ())
+    saved = caches.save(b"of this build", ())
+    assert merged == [(b"of this build", b"of another build")]
+    assert saved is not None
+    assert read_cache(bench.stored()).blob == saved.blob == b"".join(merged[0])
 
 
 def test_a_first_build_has_no_file_to_begin_with(bench: Bench) -> None:
