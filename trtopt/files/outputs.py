@@ -11,6 +11,7 @@ import errno
 import filecmp
 import hashlib
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -277,9 +278,20 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
             os.chdir(final)
 
 
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def _mount_points() -> Iterator[Path]:
+    """As the kernel lists them: the fifth word of each line, with spaces as octal numbers."""
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
+            yield Path(_ESCAPED.sub(lambda one: chr(int(one[1], 8)), line.split(" ")[4]))
+
+
 def _check_folder_replaceable(final: Path) -> None:
-    if os.path.ismount(final):  # as a container's volume is: nothing can be renamed to it
-        raise OutputError(f"{final}: is a mount point", "name a folder in it")
+    for point in _mount_points():  # takes no other name, and holds what is elsewhere too
+        if point == final or final in point.parents:
+            raise OutputError(f"{point}: is a mount point", "name a new folder with -o")
     if is_build_folder(final):
         for file in (final / name for name in own_files(final)):
             if file.exists() and is_read(file.stat()):

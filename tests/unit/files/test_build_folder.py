@@ -6,6 +6,7 @@ import pytest
 
 from tests.support import examples
 from trtopt.errors import OutputError
+from trtopt.files import outputs
 from trtopt.files.manifests import MANIFEST
 from trtopt.files.outputs import folder_in_progress
 from trtopt.records import to_json
@@ -201,10 +202,19 @@ def test_the_current_folder_is_taken_or_refused_before_the_block(
     assert Path("file").read_text() == "new"
 
 
-def test_a_mount_point_is_refused_before_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.path.ismount", lambda path: path == tmp_path)
-    with pytest.raises(OutputError), folder_in_progress(tmp_path):
+@pytest.mark.parametrize("inside", [".", "data"])
+def test_what_is_mounted_is_refused_before_the_block(
+    inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is mounted in a folder would be emptied with the earlier build."""
+    earlier_build(final := tmp_path / "the final")
+    monkeypatch.setattr(outputs, "_mount_points", lambda: [Path("/"), final / inside])
+    with pytest.raises(OutputError), folder_in_progress(final):
         pytest.fail("the work began")
+
+
+def test_mount_points_are_those_that_the_system_has() -> None:
+    assert Path("/proc") in outputs._mount_points()
 
 
 @pytest.mark.parametrize("target", ["earlier build", "empty", "missing"])
