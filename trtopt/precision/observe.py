@@ -246,16 +246,17 @@ class Reference:
             return
         if values.dtype.kind not in "OSU":
             self._batches.setdefault(first, {})[name] = spooled(values, name, self._folder)
-        elif name in self._inputs:
+        else:
             self._texts.setdefault(first, {})[name] = values
 
     def pairs(self) -> Iterator[tuple[Arrays, Arrays]]:
         """Inputs and outputs by name, a batch at a time, mapped from the files."""
-        for first, kept in self._batches.items():
+        for first in sorted({*self._batches, *self._texts}):
+            kept = self._batches.get(first, {})
             arrays = {name: array_of(tensor, self._folder) for name, tensor in kept.items()}
+            arrays |= self._texts.get(first, {})
             yield (
-                {name: array for name, array in arrays.items() if name in self._inputs}
-                | self._texts.get(first, {}),
+                {name: array for name, array in arrays.items() if name in self._inputs},
                 {name: arrays[name] for name in self._outputs if name in arrays},
             )
 
