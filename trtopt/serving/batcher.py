@@ -147,6 +147,7 @@ class DynamicBatcher:
         self._counts = Counter[str]()  # of requests, by the names of `BatcherStatistics`
         self._batch_sizes = Counter[int]()
         self._is_closed = False
+        self._closing = set[threading.Thread]()  # those in `close`
         self._threads = [
             threading.Thread(target=self._serve, name=f"trtopt-batcher-{number}", daemon=True)
             for number in range(pool.workers)
@@ -319,7 +320,13 @@ class DynamicBatcher:
         if self._pool.is_forked:
             return
         given_up: list[Request] = []
+        current = threading.current_thread()
         with self._lock:
+            # callbacks of requests may close it, in these threads: two would wait for each other
+            self._closing.add(current)
+            awaited = [
+                one for one in self._threads if current not in self._threads or one not in self._closing
+            ]
             self._is_closed = True
             self._policy_now = msgspec.structs.replace(self.policy, max_delay_ms=0.0)
             if not drain:
@@ -329,9 +336,9 @@ class DynamicBatcher:
         for request in given_up:
             error = ClosedError("the batcher was closed before its turn", "send it elsewhere")
             _complete(request.set_exception, error)
-        for thread in self._threads:
-            if thread is not threading.current_thread():  # a callback of a request may close it
-                thread.join()
+        for thread in awaited:
+            thread.join()
+        self._closing.discard(current)
         atexit.unregister(self.close)
 
     def __enter__(self) -> DynamicBatcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -266,6 +267,22 @@ def test_the_callback_of_an_answer_may_submit_and_close() -> None:
         batcher.submit(ROW).add_done_callback(go_on)
         assert done.wait(PATIENCE_S)
     assert batcher.statistics().answered == 2
+
+
+def test_callbacks_of_two_answers_may_close_at_the_same_time() -> None:
+    both_answered, closed = threading.Barrier(2, timeout=PATIENCE_S), threading.Semaphore(0)
+
+    def close(_answered: Future[object]) -> None:
+        both_answered.wait()
+        batcher.close()
+        closed.release()
+
+    batcher = DynamicBatcher(pool_on(device(), workers=2), BatchPolicy(max_batch=1))
+    atexit.unregister(batcher.close)  # which a failure would leave waiting
+    for _ in range(2):
+        batcher.submit(ROW).add_done_callback(close)
+    assert [closed.acquire(timeout=PATIENCE_S) for _ in range(2)] == [True, True]
+    batcher._pool.close()
 
 
 def test_a_pool_that_was_closed_first_fails_requests_clearly() -> None:
