@@ -47,9 +47,12 @@ def test_a_latency_that_no_engine_keeps_exits_with_3_and_leaves_the_build_and_th
     assert (found.met, found.best, [point.batch for point in found.points]) == (False, None, [1])
     made = {file.name for file in (trtopt_cli.folder / "out").iterdir()}
     assert {"manifest.json", "batch1.engine", "bench.json", "report.html"} <= made
-    given = ("--batch", "1", "--duration", "0.1", "--slo", "p50=1s")
-    kept = [trtopt_cli("optimize", DIGITS, *given, "--backend", one).returncode for one in BACKENDS]
-    assert kept == [0, 5], "an engine that was not run keeps nothing"
+    given = ("--batch", "1", "--duration", "0.1")
+    for bound in (("--slo", "p50=1s"), ("--min-cosine", "0.9")):
+        kept = [
+            trtopt_cli("optimize", DIGITS, *given, *bound, "--backend", one).returncode for one in BACKENDS
+        ]
+        assert kept == [0, 5], "an engine that was not run keeps nothing"
 
 
 def test_a_dynamic_axis_takes_the_length_that_the_error_asks_for(

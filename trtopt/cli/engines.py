@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 @command("build.OptimizeRequest", synonyms=("auto", "optimise"), more_precisions="build")
 @json_option("trtopt.optimize", "the result")
-def optimize(request: building.OptimizeRequest) -> None:
+@click.pass_context
+def optimize(context: click.Context, request: building.OptimizeRequest) -> None:
     """Find the fastest engine within your latency and accuracy bounds.
 
     Lints and rewrites MODEL, an ONNX file, builds engines, measures them, compares their outputs with those
@@ -60,7 +61,8 @@ def optimize(request: building.OptimizeRequest) -> None:
     _write_report(Path(found.folder))
     if not found.met:
         raise click.exceptions.Exit(NOT_MET)
-    if not found.is_goal_shown:
+    asks_accuracy = context.get_parameter_source("min_cosine") is ParameterSource.COMMANDLINE
+    if not found.is_goal_shown or (asks_accuracy and found.builder != found.backend):
         raise click.exceptions.Exit(NOT_SHOWN)
 
 

@@ -68,9 +68,7 @@ def tune(request: TuneRequest) -> Tuned:
         if {"precision", "placement"} & {*request.kinds} and setup.data is None:
             setup.notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
         kept_s = ledger.baseline.measure_s
-        request.listener.note(
-            f"{kept_s:.0f} s of the budget are kept for the final race against the baseline"
-        )
+        listener.note(f"{kept_s:.0f} s of the budget are kept for the final race against the baseline")
         while True:
             waiting = waiting_candidates(setup, ledger, incumbent)
             left_s = setup.left_for_candidates_s(ledger)
