@@ -76,8 +76,21 @@ def test_texts_are_held_to_the_bounds_too(tmp_path: Path) -> None:
         )
         onnx.save(made, tmp_path / f"{name}.onnx")
     (same,) = check(tmp_path / "a.onnx", tmp_path / "a.onnx", min_cosine=0.99).subjects
-    (other,) = check(tmp_path / "b.onnx", tmp_path / "a.onnx", min_cosine=0.99).subjects
-    assert (same.violations, [item.output for item in other.violations]) == ((), ["s"])
+    assert not same.violations
+    for bounds in ({"min_cosine": 0.99}, {"max_error": 1.0}):  # of texts there is no smaller error
+        (other,) = check(tmp_path / "b.onnx", tmp_path / "a.onnx", **bounds).subjects
+        assert [item.output for item in other.violations] == ["s"]
+
+
+def test_texts_differ_from_numbers(tmp_path: Path) -> None:
+    for name, kind, content in (("a", onnx.TensorProto.STRING, [b"x"]), ("b", onnx.TensorProto.INT64, [1])):
+        made = model("g (float[N,4] x) => (float[N,4] y, string[1] s) {y = Relu(x) s = Identity(t)}")
+        made.graph.initializer.append(helper.make_tensor("t", kind, [1], content))
+        made.graph.output[1].type.tensor_type.elem_type = kind
+        onnx.save(made, tmp_path / f"{name}.onnx")
+    for one, other in ("ab", "ba"):
+        (found,) = check(tmp_path / f"{one}.onnx", tmp_path / f"{other}.onnx", min_cosine=0.5).subjects
+        assert [item.output for item in found.violations] == ["s"]
 
 
 @pytest.mark.parametrize("data", [HELDOUT, None], ids=["data", "data of the model file"])

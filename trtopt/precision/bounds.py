@@ -93,7 +93,7 @@ def allowance_used(outputs: Sequence[OutputDifference], bounds: Bounds) -> float
 def _measures(item: OutputDifference, bounds: Bounds) -> Iterator[tuple[str, float, float, int, float]]:
     """What is bounded of an output: its name, its value, the least (1) or most (-1) of it, what is used."""
     if (least := bounds.min_cosine) is not None and item.values:
-        name = "share of equal integers" if item.integer else "cosine"
+        name = "share of equal values" if item.integer else "cosine"
         yield name, item.cosine, least, 1, _share(1 - item.cosine, 1 - least)
     if (least := bounds.min_sqnr) is not None and item.sqnr_db is not None:
         used = _share(10 ** min((least - item.sqnr_db) / 20, math.log10(HOPELESS)), 1.0)

@@ -33,6 +33,7 @@ from trtopt.precision.running import open_proto, part_of, passing, with_weights_
 from trtopt.records import TensorSpec
 from trtopt.records.precision import LayerDifference, OutputDifference
 
+_TEXTS = "OSU"
 _FEWEST_CLASSES = 2
 _SAFE_EXPONENT = 400
 """Squares of numbers up to 2^this, and of the largest of them from 2^-this on, add up in FP64."""
@@ -147,7 +148,7 @@ def is_label(dtype: np.dtype[Any]) -> bool:
 
 def is_classifier(reference: NDArray[Any]) -> bool:
     """Whether an output's values look like scores [samples, classes]: not like embeddings of length 1."""
-    if reference.ndim != 2 or reference.shape[1] < _FEWEST_CLASSES or reference.dtype.kind in "iub":
+    if reference.ndim != 2 or reference.shape[1] < _FEWEST_CLASSES or reference.dtype.kind in f"iub{_TEXTS}":
         return False
     wide = np.asarray(reference, np.float64)
     is_unit = bool(np.allclose(np.linalg.norm(wide, axis=1), 1, atol=1e-2))
@@ -180,12 +181,10 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized:
     _check_names(wanted, got)
     for name, value in _arrays(wanted).items():
         other = got[name]
-        if value.dtype.kind in "OSU":
-            value, other = _numbered(value, other)
         if name not in found:
             found[name] = Deviation(name, classifies=is_classifier(value))
         if value.shape == other.shape:
-            found[name].add(value, other)
+            found[name].add(*_numbered(value, other))
         elif name in sized and value.ndim == other.ndim:
             found[name].add_resized()
         else:
@@ -199,11 +198,12 @@ def _arrays(outputs: Arrays) -> Arrays:
     return {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
 
 
-def _numbered(texts: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Texts as integers that are equal where the texts are."""
-    both = np.concatenate([array.ravel().astype(str) for array in (texts, others)])
-    numbers = np.unique(both, return_inverse=True)[1].ravel()
-    return numbers[: texts.size].reshape(texts.shape), numbers[texts.size :].reshape(others.shape)
+def _numbered(value: NDArray[Any], other: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Texts as integers: equal where the texts are, else farther apart than any bound on errors."""
+    if value.dtype.kind not in _TEXTS and other.dtype.kind not in _TEXTS:
+        return value, other
+    differs = np.asarray(value.astype(object) != other.astype(object), np.int64)
+    return np.zeros_like(differs), differs * np.iinfo(np.int64).max
 
 
 def _check_names(wanted: Arrays, got: Arrays) -> None:

@@ -105,7 +105,7 @@ def difference_line(item: OutputDifference) -> str:
     if resized and not item.values:
         return f"{name}: the size, which depends on data, differs in all batches, none to compare"
     if item.integer:
-        equal = f"{item.cosine:.2%} of {item.values} integers equal"
+        equal = f"{item.cosine:.2%} of {item.values} values equal"
         return f"{name}: {equal}, max error {item.max_abs:.3g}{resized}"
     exact = "no error where both are finite" if item.mismatched else "no error"
     sqnr = exact if item.sqnr_db is None else f"SQNR {item.sqnr_db:.1f} dB"
