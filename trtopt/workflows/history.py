@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
-from statistics import median
 
 import msgspec
+import numpy as np
 
 from trtopt.errors import ArtifactError, TrtoptError, UsageError
 from trtopt.files.atomic import write_atomically
@@ -25,6 +25,7 @@ from trtopt.measure.statistics.change_points import (
     NEWEST_RUNS,
     REFERENCE_RUNS,
     change_points,
+    ratio_of,
 )
 from trtopt.measure.statistics.summaries import percentile, throughput
 from trtopt.printable import counted
@@ -307,7 +308,7 @@ def _series(runs: Sequence[_Run], newest: str, late: Sequence[str]) -> HistorySe
         verdict = "UNTRUSTWORTHY"
         reason = _NO_FIGURES.format(newest)
     else:
-        verdict, reason = _judge(columns, [0, *(one.index for one in points), len(runs)])
+        verdict, reason = verdict_on(columns, [0, *(one.index for one in points), len(runs)])
     return msgspec.structs.replace(
         runs[0].terms,
         runs=shown,
@@ -317,12 +318,12 @@ def _series(runs: Sequence[_Run], newest: str, late: Sequence[str]) -> HistorySe
     )
 
 
-def _judge(columns: Sequence[Sequence[float]], bounds: Sequence[int]) -> tuple[str, str]:
+def verdict_on(columns: Sequence[Sequence[float]], bounds: Sequence[int]) -> tuple[str, str]:
     """The verdict on the newest level, and its reason; what is not decided is not the same.
 
     Levels lie between `bounds`. The newest is held against the last that twenty runs were at, or the first,
     and against each since that eight were at; in each figure by itself: that one is faster does not make up
-    for another that is slower.
+    for another that is slower. A difference counts that its interval of 95 % tells from none.
     """
     levels = list(pairwise(bounds))
     start, end = levels[-1]
@@ -330,15 +331,14 @@ def _judge(columns: Sequence[Sequence[float]], bounds: Sequence[int]) -> tuple[s
         return "UNDECIDED", f"{end} of {LEAST_REFERENCE + 1} runs: measure and add more"
     counts = [b - a for a, b in levels]
     held = max((place for place, count in enumerate(counts) if count >= REFERENCE_RUNS), default=0)
+    logs = [np.log(np.asarray(column)) for column in columns]
     changes = [
-        [
-            median(column[start:][-NEWEST_RUNS:]) / median(column[slice(*level)][-REFERENCE_RUNS:]) - 1
-            for column in columns
-        ]
+        [ratio_of(one[slice(*level)], one[start:][-NEWEST_RUNS:]) for one in logs]
         for place, level in enumerate(levels[:-1])
         if place == held or (place > held and counts[place] >= LEAST_REFERENCE)
-    ] or [[0.0]]
-    slower, faster = max(map(max, changes)), min(changes[0])
+    ] or [[(1.0, 1.0, 1.0)]]
+    slower = max((ratio for ratio, low, _ in chain(*changes) if low > 1), default=1.0) - 1
+    faster = min((ratio for ratio, _, high in changes[0] if high < 1), default=1.0) - 1
     if slower >= THRESHOLD:
         return "SLOWER", f"{slower:+.1%} since {counted(end - start, 'run')}"
     slow = max(_slow_runs(column[start:]) for column in columns)

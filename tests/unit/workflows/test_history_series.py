@@ -41,6 +41,7 @@ def only(results: list[BenchReport]) -> HistorySeries:
         ([*EVEN, *[0.5] * 15, *[0.75] * 5], "SLOWER"),  # than what it had become
         ([*EVEN, *[0.5] * 15, *[0.75] * 21], "SAME"),
         ([*EVEN, *[0.5] * 15, *[0.75] * 9, *[0.5] * 5], "FASTER"),
+        ([*[1.0, 1.03] * 10, 1.0, *[1.3] * 8, *[1.03, 1.0] * 2, 1.03], "SAME"),  # two modes
         ([1.0] * 8, "UNDECIDED"),
         ([1.0] * 9, "SAME"),
     ],

@@ -91,10 +91,17 @@ def _deviation(logs: Logs) -> float:
 
 
 def _change(logs: Logs, column: int, start: int, at: int, end: int) -> ChangePoint:
-    """The ratio of levels by Hodges and Lehmann, with Moses' interval, from up to 20 runs on each side."""
-    before, after = logs[max(start, at - REFERENCE_RUNS) : at], logs[at : min(end, at + REFERENCE_RUNS)]
+    return ChangePoint(at, column, *ratio_of(logs[start:at], logs[at:end][:REFERENCE_RUNS]))
+
+
+def ratio_of(before: Logs, after: Logs) -> tuple[float, float, float]:
+    """Of two levels, by Hodges and Lehmann, and Moses' interval of 95 %.
+
+    From the logarithms of their runs; of those before from the newest 20.
+    """
+    before = before[-REFERENCE_RUNS:]
     gaps = np.sort(np.subtract.outer(after, before), axis=None)
     half = _QUANTILE * sqrt(gaps.size * (len(before) + len(after) + 1) / 12)
     left_out = max(0, int(gaps.size / 2 - half))
-    ratios = np.exp([np.median(gaps), gaps[left_out], gaps[-1 - left_out]])
-    return ChangePoint(at, column, *ratios.tolist())
+    ratio, low, high = np.exp([np.median(gaps), gaps[left_out], gaps[-1 - left_out]]).tolist()
+    return ratio, low, high
