@@ -23,7 +23,6 @@ myst_heading_anchors = 4
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 88  # longer signatures have a line per parameter
 python_trailing_comma_in_multi_line_signatures = False
 autodoc_default_options = {"exclude-members": "__init__, __new__"}
