@@ -113,6 +113,13 @@ class Declared:
         return self.default is inspect.Parameter.empty
 
     @property
+    def is_path(self) -> bool:
+        """Whether it may name a file or a folder."""
+        if isinstance(self.declaration, Argument):
+            return self.declaration.kind != "name"
+        return isinstance(self.declaration, Output) or self.declaration.is_path or self.declaration.must_exist
+
+    @property
     def members(self) -> tuple[Any, ...]:
         """The alternatives of its type, None left out."""
         return members_of(self.hint)
@@ -198,13 +205,18 @@ class Checked:
 
 
 def check_values(values: object, declared: Iterable[Declared]) -> None:
-    """Refuse numbers out of their range and words that are no choice, in a request or a record like it."""
+    """Refuse numbers out of range, words that are no choice and empty paths, in a request or its like."""
     for one in declared:
         span, choices = getattr(one.declaration, "range", None), tuple(choices_of(one))
         for value in _listed(getattr(values, one.name)):
             written = f"{one.flag} {value:g}" if isinstance(value, float) else f"{one.flag} {value}"
             if isinstance(value, str) and choices and value not in choices:
                 raise UsageError(f"{written}: no such choice", f"choose among {', '.join(choices)}")
+            if value == "" and one.is_path:  # which would be the current folder, or not given
+                raise UsageError(
+                    f"{one.flag or one.name}: the name is empty",
+                    "give one (the current folder is '.'), or omit it",
+                )
             is_number = isinstance(value, SupportsFloat) and not isinstance(value, bool)
             if span and is_number and not span[0] <= value <= span[1]:
                 raise UsageError(f"{written}: out of range", f"choose {span[0]} to {span[1]}")

@@ -192,6 +192,20 @@ def test_no_batch_size_is_not_the_default_one(tmp_path: Path) -> None:
     assert error.problem.startswith("batch=0: ")
 
 
+@pytest.mark.parametrize("option", ["--recipe", "--cache-dir", "--timing-cache"])
+def test_an_empty_name_is_not_an_omitted_one(option: str, tmp_path: Path) -> None:
+    line = ("build", DIGITS, "-o", str(tmp_path / "engines"), "--backend", "onnxruntime")
+    assert option in str(on_the_command_line(*line, option, ""))
+
+
+def test_an_empty_name_in_python_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert called_in_python("build", DIGITS, "", backend="onnxruntime").problem.startswith("output: ")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_terms_of_a_contract_are_keywords() -> None:
     options = declared_in(BenchRequest)
     assert in_python("measure it with --no-graph", options) == "measure it with graph=False"

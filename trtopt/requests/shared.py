@@ -334,7 +334,6 @@ CacheDir = Annotated[
     Option(
         "The store of timing caches [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].",
         metavar="FOLDER",
-        parse=Path,
         is_path=True,
     ),
 ]
