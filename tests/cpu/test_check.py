@@ -53,9 +53,12 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_an_engine_s_outputs_in_bf16_are_compared(tmp_path: Path) -> None:
-    text = "g (bfloat16[N,4] x) => (bfloat16[N,4] y, float[N,4] z) {y = Identity(x) z = Cast<to=1>(x)}"
-    onnx.save(model(text), tmp_path / "m.onnx")
+@pytest.mark.parametrize(("kind", "version"), [("bfloat16", 17), ("float8e5m2", 19)])
+def test_an_engine_s_outputs_in_types_that_numpy_lacks_are_compared(
+    kind: str, version: int, tmp_path: Path
+) -> None:
+    text = f"g ({kind}[N,4] x) => ({kind}[N,4] y, float[N,4] z) {{y = Identity(x) z = Cast<to=1>(x)}}"
+    onnx.save(model(text, version), tmp_path / "m.onnx")
     trtopt.build(tmp_path / "m.onnx", tmp_path / "built", backend="onnxruntime")
     (subject,) = check(tmp_path / "built", tmp_path / "m.onnx", max_error=0.0).subjects
     assert ([item.output for item in subject.outputs], subject.violations) == (["y", "z"], ())

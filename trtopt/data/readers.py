@@ -178,6 +178,10 @@ class NpzReader:
         return array.reshape(shape, order="F" if member.fortran else "C")
 
 
+_ADDED = 2
+"""`isbuiltin` of types that others add to NumPy's."""
+
+
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], comment: bytes = b"") -> None:
     """Write arrays of any names; `numpy.savez` takes none that is called like one of its own arguments."""
     with zipfile.ZipFile(path, "w") as archive:
@@ -188,6 +192,8 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], comment: bytes = b
                     f"array {name[:80]!r}: an .npz cannot hold that name", "give the tensor another name"
                 )
             plain = array.astype(str) if array.dtype.kind == "O" else array  # of strings
+            if plain.dtype.isbuiltin == _ADDED:  # of FP8 E5M2 it would write a name that it cannot read
+                plain = plain.view(f"V{plain.dtype.itemsize}")
             with archive.open(name + _SUFFIX, "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(plain, order="C"), allow_pickle=False)
 

@@ -268,7 +268,7 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
     """
     final = final.resolve()  # a link is followed, and the current folder has a name to take
     with locked_folder(final.parent):
-        _check_folder_replaceable(final)
+        check_folder_replaceable(final)
     remove_abandoned(final)
     with scratch_beside(final, 0o777) as temporary:
         yield temporary
@@ -278,17 +278,18 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
             os.chdir(final)
 
 
-_ESCAPED = re.compile(r"\\([0-7]{3})")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
 def _mount_points() -> Iterator[Path]:
     """As the kernel lists them: the fifth word of each line, with spaces as octal numbers."""
-    with suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
-            yield Path(_ESCAPED.sub(lambda one: chr(int(one[1], 8)), line.split(" ")[4]))
+    with suppress(OSError), Path("/proc/self/mountinfo").open("rb") as lines:
+        for line in lines:
+            yield Path(os.fsdecode(_ESCAPED.sub(lambda one: bytes([int(one[1], 8)]), line.split(b" ")[4])))
 
 
-def _check_folder_replaceable(final: Path) -> None:
+def check_folder_replaceable(final: Path) -> None:
+    """Refuse what `folder_in_progress` does not replace; `final` is resolved."""
     for point in _mount_points():  # takes no other name, and holds what is elsewhere too
         if point == final or final in point.parents:
             raise OutputError(f"{point}: is a mount point", "name a new folder with -o")
@@ -315,7 +316,7 @@ def _replace_folder(new: Path, final: Path) -> None:
     system can exchange two names at once, so is a whole folder.
     """
     with locked_folder(final.parent), writing(final):
-        _check_folder_replaceable(final)
+        check_folder_replaceable(final)
         if not final.exists() or not any(final.iterdir()):
             os.replace(new, final)
             flush_names(final.parent)

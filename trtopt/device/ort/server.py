@@ -31,8 +31,11 @@ from trtopt.processes.messages import frame_for_reading, receive, send
 _ERRORS_ONLY = 4
 _NICENESS = 10
 """An engine may be being built, whose builder times kernels: that goes before what can wait."""
-_BFLOAT16, _FLOAT8 = "tensor(bfloat16)", "tensor(float8e4m3fn)"
-_NOT_NUMPYS = {_BFLOAT16, _FLOAT8}
+_NOT_NUMPYS = {
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(float8e4m3fn)": "float8_e4m3fn",
+    "tensor(float8e5m2)": "float8_e5m2",
+}
 """Types of which ONNX Runtime gives no array, or one of integers."""
 
 
@@ -58,7 +61,7 @@ class _Session:
         outputs = self._session.get_outputs()
         self._outputs = [output.name for output in outputs]
         self.inputs = {item.name: item.type for item in self._session.get_inputs()}
-        self._takes_arrays = _NOT_NUMPYS.isdisjoint(
+        self._takes_arrays = _NOT_NUMPYS.keys().isdisjoint(
             (*self.inputs.values(), *(output.type for output in outputs))
         )
 
@@ -80,14 +83,13 @@ def _mapped(place: Mapped) -> NDArray[Any]:
 
 
 def _array_of(value: Any) -> NDArray[Any]:
-    """The array in an OrtValue, a copy; ONNX Runtime itself gives none of BF16, and FP8 as integers."""
-    if value.data_type() == _FLOAT8:
-        return np.asarray(value.numpy()).view(numpy_dtype("float8_e4m3fn"))
-    if value.data_type() != _BFLOAT16:
+    """The array in an OrtValue, a copy."""
+    name = _NOT_NUMPYS.get(value.data_type())
+    if name is None:
         return np.asarray(value.numpy())
-    size = int(np.prod(value.shape(), dtype=np.int64)) * 2
-    bits = ctypes.string_at(value.data_ptr(), size)
-    found: NDArray[Any] = np.frombuffer(bits, numpy_dtype("bfloat16")).reshape(value.shape())
+    dtype, shape = numpy_dtype(name), value.shape()
+    bits = ctypes.string_at(value.data_ptr(), int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+    found: NDArray[Any] = np.frombuffer(bits, dtype).reshape(shape)
     return found
 
 

@@ -17,8 +17,8 @@ import msgspec
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.atomic import link_or_copy, write_atomically, writing
 from trtopt.files.bounded_reading import read_bounded, reading_as
-from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
-from trtopt.files.outputs import folder_in_progress
+from trtopt.files.manifests import MANIFEST, is_build_folder, read_manifest, write_manifest
+from trtopt.files.outputs import check_folder_replaceable, folder_in_progress
 from trtopt.recipe import Recipe, recipe_json
 from trtopt.records import (
     DeviceInfo,
@@ -116,10 +116,11 @@ class TunedFolder:
                     "continue it with --resume, or choose another name with -o",
                 )
             return True
-        if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
+        if is_build_folder(self.path):
             raise OutputError(
                 f"{self.path}: exists and has no {LEDGER}", "choose another name with -o, or remove it"
             )
+        check_folder_replaceable(self.path.resolve())
         return False
 
     def read(self, terms: TuneTerms) -> tuple[Ledger, Built]:
