@@ -229,6 +229,8 @@ def write_beside(path: Path, chunks: Iterable[Any], made: ExitStack) -> Path:
     remove_unfinished(path)
     handle, temporary = make_temporary(path)
     made.callback(temporary.unlink, missing_ok=True)
+    with suppress(OSError):  # what is replaced may be for fewer to read than the umask says, or for more
+        os.fchmod(handle, stat.S_IMODE(path.stat().st_mode))
     file = made.enter_context(os.fdopen(handle, "wb"))
     for chunk in chunks:
         file.write(memoryview(chunk))

@@ -54,6 +54,15 @@ def test_a_written_file_has_its_content_and_nothing_lies_next_to_it(tmp_path: Pa
     assert listed(tmp_path) == ["a", "a/b", "a/b/file"]
 
 
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for mode in (0o600, 0o664, 0o444):
+        path.touch()
+        path.chmod(mode)
+        write_atomically(path, b"new")
+        assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", mode)
+
+
 def test_an_earlier_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"an earlier and longer content")
     write_atomically(tmp_path / "file", b"content")
