@@ -81,14 +81,14 @@ def refusal_of(error: str, doing: str) -> DeviceError | UsageError:
     if "Permission" in error:
         return DeviceError(
             f"--lock-clocks: {doing} needs a permission that this process lacks",
-            "run as root; or omit the flag, after sudo nvidia-smi --lock-gpu-clocks=MHZ",
+            "run as root; or omit it, after sudo nvidia-smi --lock-gpu-clocks=MHZ",
         )
     if "Invalid Argument" in error:
         return UsageError(
             f"--lock-clocks: {doing}: the GPU has no such clock",
             "nvidia-smi --query-supported-clocks=graphics --format=csv lists them",
         )
-    return DeviceError(f"--lock-clocks: {doing}: {error}", "this GPU or driver cannot do it: omit the flag")
+    return DeviceError(f"--lock-clocks: {doing}: {error}", "this GPU or driver cannot do it: omit it")
 
 
 class NvmlGpu:

@@ -100,13 +100,14 @@ def sweep_notes(report: SweepReport) -> Iterator[Note]:
     for point in report.points:
         if point.failure is not None:
             yield Note(Severity.FAILURE, f"{point.label} failed: {point.failure}")
-    for trust in (Trust.NONE, Trust.UNSTEADY):
-        why = {one.label: one.untrustworthy if trust is Trust.NONE else one.unsteady for one in report.points}
-        doubted = ", ".join(label for label, texts in why.items() if texts)
-        short = f"{trust.value} ({trust.mark}): {doubted}; -v shows why"
-        for label, text in ((label, text) for label, texts in why.items() for text in texts):
-            yield Note(Severity.DOUBT, short, in_full=f"{label}{trust.mark} is {trust.value}: {text}")
-            short = ""
+        for text in point.untrustworthy:
+            yield Note(Severity.DOUBT, f"{point.label}{Trust.NONE.mark} is {Trust.NONE.value}: {text}")
+    trust, unsteady = Trust.UNSTEADY, [(one.label, text) for one in report.points for text in one.unsteady]
+    labels = ", ".join(dict.fromkeys(label for label, _ in unsteady))
+    short = f"{trust.value} ({trust.mark}): {labels}; -v shows why"
+    for label, text in unsteady:
+        yield Note(Severity.DOUBT, short, in_full=f"{label}{trust.mark} is {trust.value}: {text}")
+        short = ""
     if is_decided_busy(report):
         yield Note(
             Severity.NOTE,

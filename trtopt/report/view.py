@@ -396,9 +396,9 @@ class View:
         return "\n".join(filter(None, [*parts, _markdown_list(grouped(self.notes))]))
 
     def html(self) -> str:
-        """For notebooks: all rows and columns, the text, and all notes, as HTML without scripts."""
+        """For notebooks: all rows and columns, the text, and all notes in full, as HTML without scripts."""
         parts = [f"<p><b>{_safe(self.title)}</b></p>"] if self.title else []
-        for block in (*self.on("page"), Lines(grouped(self.notes))):
+        for block in (*self.on("page"), Lines(grouped(self.notes, in_full=True))):
             if isinstance(block, Table):
                 parts.append(_html_table(block))
             elif isinstance(block, Lines):

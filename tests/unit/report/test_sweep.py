@@ -38,7 +38,7 @@ def test_below_stand_the_bests_and_what_the_figures_mean() -> None:
     assert lines[0] == "best 200 samples/s at fp16 batch8"
     assert grouped(sweep_notes(REPORT)) == [
         "fp16 batch64 failed: out of memory\nlast words",
-        "not trustworthy (!): fp16 batch16; -v shows why",
+        "fp16 batch16! is not trustworthy: too hot",
         "samples/J: throughput over mean power, from the energy counter",
     ]
 
@@ -46,6 +46,12 @@ def test_below_stand_the_bests_and_what_the_figures_mean() -> None:
 def test_the_best_is_said_to_be_doubtful_where_nothing_else_was_measured() -> None:
     lines = shown(report_of(point(8, 4.0, 200.0, untrustworthy=("too hot",))))
     assert lines[0] == "best 200 samples/s at fp16 batch8, which is not trustworthy"
+
+
+def test_unsteady_points_are_one_line_but_with_their_reasons_where_no_option_shows_them() -> None:
+    report = report_of(*(point(batch, 4.0, 200.0, unsteady=("two modes",)) for batch in (1, 8)))
+    assert grouped(sweep_notes(report))[0] == "unsteady (~): fp16 batch1, fp16 batch8; -v shows why"
+    assert "fp16 batch8~ is unsteady: two modes" in sweep_view(report).html()
 
 
 def test_what_is_unknown_is_reported() -> None:

@@ -136,9 +136,9 @@ _NEEDS_GPU = {
         "ONNX Runtime on the CPU has no device allocator to follow",
         "omit --memory, or measure a TensorRT engine on a GPU",
     ),
-    "--cuda-profiler": ("a processor has no CUDA to profile", "omit the flag, or measure on a GPU"),
-    "--kernels": ("a processor runs no kernels", "omit the flag, or profile on a GPU"),
-    "--lock-clocks": ("a processor's clocks cannot be locked", "omit the flag"),
+    "--cuda-profiler": ("a processor has no CUDA to profile", "omit it, or measure on a GPU"),
+    "--kernels": ("a processor runs no kernels", "omit it, or profile on a GPU"),
+    "--lock-clocks": ("a processor's clocks cannot be locked", "omit it"),
 }
 
 
