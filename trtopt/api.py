@@ -96,26 +96,47 @@ __all__ = [
 ]
 """The public names of `trtopt`."""
 
+# Editors show the text below each; `help` shows the workflow's own, whose first line it is.
 build = keywords_of(building.BuildRequest)(run_build)
+"""Build engines from an ONNX file into a folder: one per batch size, or one dynamic engine."""
 bench = keywords_of(measuring.BenchRequest)(run_bench)
+"""Measure the engines of a build folder, one engine of it, or an ONNX file."""
 profile = keywords_of(measuring.ProfileRequest)(run_profile)
+"""Time every layer, and join the times with the inspector's layers and the ONNX file's nodes."""
 explain = keywords_of(measuring.ExplainRequest)(run_explain)
+"""Find why B's engines are slower or faster than A's: causes that add up to the change of the latency."""
 compare = keywords_of(measuring.CompareRequest)(run_compare)
+"""Compare B with the baseline A: faster, slower, same or undecided at each batch size."""
 add_to_history = keywords_of(measuring.HistoryAddRequest)(run_add_to_history)
+"""Add results to a folder of one model's results over time, made where there is none."""
 history = keywords_of(measuring.HistoryRequest)(run_history)
+"""Judge a folder of one model's results over time."""
 sweep = keywords_of(building.SweepRequest)(run_sweep)
+"""Build and measure a model at every combination, one at a time, into a folder that can be resumed."""
 tune = keywords_of(building.TuneRequest)(run_tune)
+"""Find a faster engine of a model within a budget of time: the most promising candidate first."""
 plan = keywords_of(serve.PlanRequest)(run_plan)
+"""Choose engines, workers, largest batch and delay by simulation, and write the plan to a file."""
 deploy = keywords_of(serve.DeployRequest)(run_deploy)
+"""Write an engine into a Triton model repository, as the next version of a model."""
 check = keywords_of(on_graphs.CheckRequest)(run_check)
+"""Compare an ONNX file, or the engines of a build folder, with a reference model on ONNX Runtime."""
 export = keywords_of(on_graphs.ExportRequest)(on_models.export)
+"""Export a PyTorch model to ONNX and compare the file with PyTorch."""
 rewrite = keywords_of(on_graphs.RewriteRequest)(on_models.rewrite)
+"""Rewrite an ONNX file so that TensorRT fuses it better, and check that it stays the same function."""
 extract = keywords_of(on_graphs.ExtractRequest)(on_models.extract)
+"""Write a part of an ONNX file, from some of its tensors to others."""
 cast = keywords_of(on_graphs.CastRequest)(run_cast)
+"""Write an ONNX file with its nodes in 16 bits where that is safe."""
 bisect = keywords_of(on_graphs.BisectRequest)(run_bisect)
+"""Find the fewest nodes to keep in higher precision so that the bounds are met."""
 reduce = keywords_of(on_graphs.ReduceRequest)(run_reduce)
+"""Find the smallest part of a model that still fails as the whole does."""
 verify = keywords_of(building.VerifyRequest)(run_verify)
+"""Hash every file of a build folder again."""
 optimize = keywords_of(building.OptimizeRequest)(run_optimize)
+"""Lint a model, rewrite it, choose its precision, build, measure and check the engines."""
 
 
 @keywords_of(measuring.ReportRequest)

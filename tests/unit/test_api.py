@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -117,6 +118,16 @@ def keyword_catchers() -> Iterator[str]:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.args.kwarg is not None:
                 yield f"{file.name}: {node.name}"
+
+
+def test_an_editor_shows_the_first_line_of_the_help() -> None:
+    lines = ast.parse((ROOT / "trtopt" / "api.py").read_text("utf-8")).body
+    for made, text in pairwise(lines):
+        if isinstance(made, ast.Assign) and isinstance(made.value, ast.Call):
+            (name,) = (target.id for target in made.targets if isinstance(target, ast.Name))
+            assert isinstance(text, ast.Expr), name
+            first = (getattr(trtopt, name).__doc__ or "").split("\n", 1)[0]
+            assert ast.literal_eval(text.value) == first
 
 
 def test_no_workflow_takes_whatever_keywords_it_is_given() -> None:
