@@ -6,6 +6,7 @@ import hashlib
 import json
 import shlex
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -23,9 +24,15 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.printable import counted
 from trtopt.records import Job, Shape, TensorSpec
 
+_YIELDED: list[tuple[object, dict[tuple[int, str], tuple[object, ...]]]] = []
+"""Of each function, by the place of a dict and an array's name: the array's type, shape and checksum."""
+
 
 class FunctionReader:
-    """What a function yields, each dict some samples of every input."""
+    """What a function yields, each dict some samples of every input.
+
+    Other values in a later pass are refused: outputs of unlike inputs would be compared.
+    """
 
     lengths = None
 
@@ -34,6 +41,8 @@ class FunctionReader:
         self._reference = reference
         self._last: object = None
         self._function = function_of_user(reference)
+        self._yielded = next((found for function, found in _YIELDED if function is self._function), {})
+        _YIELDED.append((self._function, self._yielded))
 
     def pieces(self, rows: Rows) -> Iterator[Arrays]:
         """One dict a piece."""
@@ -47,11 +56,14 @@ class FunctionReader:
                     "it is called for every pass over the data: return a new iterator each time",
                 )
             self._last = feeds
-            for feed in feeds:
+            for place, feed in enumerate(feeds):
                 if not isinstance(feed, Mapping):
                     raise TypeError(f"it yielded {type(feed).__name__}")
                 self.names = tuple(map(str, feed))
-                yield {name: np.asarray(feed[name]) for name in rows if name in feed}
+                piece = {name: np.asarray(feed[name]) for name in rows if name in feed}
+                for name, array in piece.items():
+                    self._require_as_before(place, name, array)
+                yield piece
         except DataError:
             raise
         except (Exception, SystemExit) as error:
@@ -59,6 +71,14 @@ class FunctionReader:
                 f"{self._reference} failed: {where(error)}",
                 "it must take no arguments and yield dicts from input names to arrays, samples first",
             ) from error
+
+    def _require_as_before(self, place: int, name: str, array: np.ndarray[Any, Any]) -> None:
+        found = (array.dtype, array.shape, None if array.dtype.hasobject else zlib.crc32(array.tobytes()))
+        if self._yielded.setdefault((place, name), found) != found:
+            raise DataError(
+                f"{self._reference} yields other values of {name!r} than before",
+                "it is called for every pass over the data: shuffle nothing, and seed what is random in it",
+            )
 
 
 _KINDS = (
@@ -76,6 +96,8 @@ def open_data(text: str | Path) -> SampleSource:
             f"{path}: holds one array without a name, and inputs have names",
             f"make an .npz of it, with the name of the model's input: python -c {shlex.quote(program)}",
         )
+    if path.is_file() and path.suffix == ".py":
+        raise UsageError(f"{path}: names no function", f"give {path}:function, which yields {{name: array}}")
     if files := data_files(path):
         is_json = path.suffix == ".json" and path.is_file()
         return SampleSource(path.name, [read_json(path)] if is_json else [NpzReader(file) for file in files])

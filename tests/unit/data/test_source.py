@@ -502,3 +502,17 @@ def test_names_and_boundaries_of_the_files_are_part_of_the_fingerprint(folder: P
     seen.add(fingerprint_of(folder))
     assert len(seen) == 6
     assert fingerprint_of(first) not in seen
+
+
+def test_a_function_that_yields_other_values_in_a_later_pass_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    body = "import numpy as np\nrng = np.random.default_rng(0)\n"
+    (tmp_path / "drawn.py").write_text(
+        f"{body}def feeds():\n    yield {{'x': rng.random((2, 3), np.float32)}}\n"
+    )
+    read(open_data("drawn.py:feeds"), [X])
+    with pytest.raises(DataError, match="other values of 'x' than before") as caught:
+        read(open_data("drawn.py:feeds"), [X])
+    assert "seed" in caught.value.remedy
