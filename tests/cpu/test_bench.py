@@ -152,6 +152,8 @@ def test_engines_that_are_to_run_here_and_cannot_are_refused(rtx_build: Path) ->
     with pytest.raises(NoGpuError) as caught:
         trtopt.bench(rtx_build, backend="tensorrt-rtx", duration=0.03, warmup=0.01)
     assert "backend='onnxruntime'" in caught.value.remedy
+    with pytest.raises(UsageError):  # others keep no latency in their place
+        trtopt.bench(rtx_build, max_latency="p50=1s", duration=0.03, warmup=0.01)
 
 
 @needs_no_gpu

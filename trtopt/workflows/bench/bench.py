@@ -27,7 +27,13 @@ from trtopt.processes import OnProgress
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, KernelPass
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines, runs_on
+from trtopt.workflows.bench.resolve_engines import (
+    ResolvedEngines,
+    check_own_run,
+    check_trust,
+    resolve_engines,
+    runs_on,
+)
 from trtopt.workflows.provenance import command_line, now
 
 _RANGES_LIMIT_S = 300.0
@@ -65,6 +71,8 @@ def bench(request: BenchRequest) -> BenchReport:
         nvtx=request.nvtx,
         cuda_profiler=request.cuda_profiler,
     )
+    if request.max_latency is not None:
+        check_own_run(path, request.backend, request.trust)
     name = runs_on(path, request.backend, request.trust)
     check_device_options(  # before anything is built
         name,
