@@ -50,7 +50,8 @@ def optimize(request: OptimizeRequest) -> Optimized:
     can be done step by step with `build`, `bench` and `check`.
 
     Returns:
-        What was measured at each batch size, and the one to deploy.
+        What was measured at each batch size, and the one to deploy; `met` is whether it keeps the bounds, and
+        `is_goal_shown` whether the engines that were built have shown so.
     """
     data, slo = request.data, request.slo
     source, listener = Path(request.model), _once(request.listener)
