@@ -232,3 +232,35 @@ class Where(nn.Module):
 
 def where() -> tuple[nn.Module, dict[str, Tensor]]:
     return Where(), {"x": torch.ones(3, 8)}
+
+
+class Tree(nn.Module):
+    def forward(self, x: Tensor) -> object:
+        return {"mean": x.mean(1), "others": [x + 1, {"twice": 2 * x}]}
+
+
+def tree() -> object:
+    return Tree(), {"x": torch.randn(2, 4)}
+
+
+def in_bf16() -> object:
+    return nn.Linear(4, 4).bfloat16(), {"x": torch.randn(2, 4).bfloat16()}
+
+
+def no_samples() -> object:
+    return nn.Linear(4, 4), {"x": torch.randn(0, 4)}
+
+
+class Silent(nn.Module):
+    def forward(self, _x: Tensor) -> None:
+        return None
+
+
+def silent() -> object:
+    return Silent(), {"x": torch.randn(2, 4)}
+
+
+def not_a_number() -> object:
+    module = nn.Linear(4, 4)
+    nn.init.constant_(module.weight, math.nan)
+    return module, {"x": torch.randn(2, 4)}

@@ -93,6 +93,14 @@ def test_axes_that_there_are_not_are_refused(callable_: str, tmp_path: Path) -> 
     assert "third element" in _error(UsageError, tmp_path, f"broken:{callable_}")
 
 
+@pytest.mark.parametrize(
+    ("callable_", "outputs"), [("tree", ["output_0", "output_1", "output_2"]), ("in_bf16", ["output"])]
+)
+def test_outputs_may_be_nested_and_inputs_of_bf16(callable_: str, outputs: list[str], tmp_path: Path) -> None:
+    _run(f"broken:{callable_}", "-o", tmp_path / "m.onnx")
+    assert [one.name for one in onnx.load(tmp_path / "m.onnx").graph.output] == outputs
+
+
 def test_an_unknown_name_suggests_the_nearest(tmp_path: Path) -> None:
     assert "did you mean 'resnet50'" in _error(UsageError, tmp_path, "resnet-50")
 
@@ -113,6 +121,9 @@ def test_a_callable_that_raises_is_named_with_its_line(tmp_path: Path) -> None:
         ("broken:only_a_module", "returned a Linear"),
         ("broken:wrong_inputs", "failed on its example inputs"),
         ("broken:nothing", "no callable 'nothing'"),
+        ("broken:no_samples", "[0, 4]"),
+        ("broken:silent", "returned no tensor"),
+        ("broken:not_a_number", "NaN throughout"),
         ("no_such_module:f", "no module named 'no_such_module'"),
     ],
 )

@@ -242,7 +242,11 @@ def from_callable(reference: str) -> Subject:
             "return (module, {input name: example tensor}), "
             f"and third, if axes other than a leading batch vary, {_AXES}",
         )
-    module, tensors = parts[0].eval(), {str(name): tensor.detach() for name, tensor in parts[1].items()}
+    module = parts[0].eval().to(torch.float32)  # NumPy has no BF16, and all is exported in FP32
+    tensors = {
+        str(name): tensor.detach().to(torch.float32 if tensor.is_floating_point() else tensor.dtype)
+        for name, tensor in parts[1].items()
+    }
     named = parts[2] if len(parts) == 3 else {}
     _check_axes(named, tensors, reference)
     inputs = tuple(_input_of(name, tensor, named.get(name, {})) for name, tensor in tensors.items())
@@ -286,6 +290,10 @@ def _check_axes(named: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], r
 
 def _input_of(name: str, tensor: torch.Tensor, named: Mapping[int, str | None]) -> Input:
     varying = {0: "batch", **named}
+    if 0 in (size for axis, size in enumerate(tensor.shape) if varying.get(axis)):
+        raise UsageError(
+            f"input {name!r}: the example has the shape {list(tensor.shape)}", "give one not empty"
+        )
     shape = tuple(varying.get(axis) or size for axis, size in enumerate(tensor.shape))
     return Input(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=shape)
 
@@ -299,7 +307,7 @@ def _resized(array: NDArray[Any], entry: Input, sizes: Sizes) -> NDArray[Any]:
 def _output_names(
     module: torch.nn.Module, tensors: dict[str, torch.Tensor], reference: str
 ) -> tuple[str, ...]:
-    """`output` for one tensor, `output_0`, `output_1`, … for several; keys of a dictionary stay."""
+    """`output` of one tensor, `output_0`, … of several; keys of a dictionary of tensors stay."""
     import torch
 
     try:
@@ -310,9 +318,14 @@ def _output_names(
             f"{reference}: the module failed on its example inputs: {where(error)}",
             "the inputs must be in the order of forward's arguments",
         ) from error
-    if isinstance(made, Mapping):
+    if isinstance(made, Mapping) and all(isinstance(one, torch.Tensor) for one in made.values()):
         return tuple(str(name) for name in made)
     count = len(tensors_of(made))
+    if not count:
+        raise UsageError(
+            f"{reference}: the module returned no tensor, but {_describe(made)}",
+            "return a tensor, or several in a tuple, list or dictionary",
+        )
     return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
 
 

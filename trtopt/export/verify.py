@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.errors import ModelError
+from trtopt.errors import ModelError, UsageError
 from trtopt.export.source_module import Arrays, Subject, tensors_of
 from trtopt.export.spec import Axis, Sizes
 from trtopt.files.user_code import where
@@ -111,11 +111,18 @@ def _wanted(subject: Subject, inputs: Arrays) -> Arrays:
     try:
         with torch.no_grad():
             made = tensors_of(subject.module(*(torch.from_numpy(array.copy()) for array in inputs.values())))
+            wanted = {name: one.numpy() for name, one in zip(subject.outputs, made, strict=True)}
     except Exception as error:
         raise ModelError(
             f"PyTorch's own module fails: {where(error)}", "correct the module or its example inputs"
         ) from error
-    return dict(zip(subject.outputs, (tensor.numpy() for tensor in made), strict=True))
+    for name, array in wanted.items():
+        if array.size and array.dtype.kind == "f" and np.isnan(array).all():
+            raise UsageError(
+                f"{subject.name}: PyTorch's own output {name!r} is NaN throughout, which shows nothing",
+                "correct the weights or the example inputs",
+            )
+    return wanted
 
 
 def _compared(subject: Subject, wanted: Arrays, found: Arrays) -> tuple[float, str]:
@@ -154,7 +161,7 @@ def _differs(subject: Subject, run: Run, inputs: Arrays) -> str:
     """
     try:
         wanted, nudged = (_wanted(subject, given) for given in (inputs, _nudged(inputs)))
-    except ModelError:
+    except (ModelError, UsageError):
         return ""
     if _compared(subject, wanted, nudged)[1]:
         return ""
