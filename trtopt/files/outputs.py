@@ -38,12 +38,12 @@ from trtopt.files.atomic import (
     writing,
 )
 from trtopt.files.bounded_reading import open_regular, read_bounded
-from trtopt.files.manifests import is_build_folder, own_files
+from trtopt.files.manifests import MANIFEST, is_build_folder, own_files
 from trtopt.records import kind_of
 
 ASIDE = "old"
 _CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV)
 
 
 def user_files_in(folder: Path, made: Set[str]) -> Iterator[Path]:
@@ -327,7 +327,14 @@ def _replace_folder(new: Path, final: Path) -> None:
         os.replace(new, aside)
         if not _exchanged(aside, final):
             earlier = temporary_path(final, ASIDE)
-            os.replace(final, earlier)
+            try:
+                os.replace(final, earlier)
+            except OSError as error:
+                os.replace(aside, new)
+                if error.errno != errno.EXDEV:
+                    raise
+                _take_in(new, final, made)
+                return
             try:
                 os.replace(aside, final)
             except OSError:
@@ -337,3 +344,14 @@ def _replace_folder(new: Path, final: Path) -> None:
         flush_names(final.parent)
         doomed = retire(aside, final, made)  # files that arrived during the renames
     remove(doomed)
+
+
+def _take_in(new: Path, final: Path, made: Set[str]) -> None:
+    """File by file, the manifest last: a folder of a container's image takes no other name."""
+    ours = own_files(new)
+    names = {str(path.relative_to(new)) for path in user_files_in(new, set()) if not _is_folder(path)}
+    for name in sorted(names, key=lambda name: (name in ours, name == MANIFEST)):
+        (final / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(new / name, final / name)
+    for name in made - names:
+        (final / name).unlink(missing_ok=True)

@@ -1,3 +1,4 @@
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -211,6 +212,30 @@ def test_what_is_mounted_is_refused_before_the_block(
     monkeypatch.setattr(outputs, "_mount_points", lambda: [Path("/"), final / inside])
     with pytest.raises(OutputError), folder_in_progress(final):
         pytest.fail("the work began")
+
+
+def test_a_folder_of_a_container_s_image_is_replaced_file_by_file(
+    final: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An overlay file system refuses to rename what lies in a lower layer."""
+    earlier_build(final)
+    for name in ("mine", "file"):  # the build has one called like the second
+        (final / name).write_text("the user's")
+    rename = os.replace
+
+    def replace(source: Path, target: Path) -> None:
+        if source == final:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        rename(source, target)
+
+    monkeypatch.setattr(outputs, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(os, "replace", replace)
+    with folder_in_progress(final) as folder:
+        (folder / "file").write_text("new")
+        (folder / MANIFEST).write_bytes(to_json(examples.manifest()))
+    kept = {"mine": "the user's", "file.kept": "the user's"}
+    assert content(final) == {MANIFEST: (final / MANIFEST).read_text(), "file": "new", **kept}
+    assert list(final.parent.iterdir()) == [final]
 
 
 def test_mount_points_are_those_that_the_system_has() -> None:
