@@ -200,8 +200,11 @@ def test_engines_of_another_model_that_were_copied_in_are_not_measured(
     trtopt.build(
         tmp_path / "other.onnx", folder / "builds" / "model", batch=(1, 2), backend="onnxruntime", force=True
     )
-    with pytest.raises(MeasurementError):
-        trtopt.sweep(DIGITS, folder, batch=(1, 2), **QUICK)
+    for _ in ("of another model", "damaged"):
+        with pytest.raises(MeasurementError) as caught:
+            trtopt.sweep(DIGITS, folder, batch=(1, 2), **QUICK)
+        assert str(folder / "builds" / "model") in caught.value.remedy
+        (folder / "builds" / "model" / "manifest.json").write_text("{")
 
 
 def test_an_engine_that_cannot_be_written_ends_the_sweep(pair: tuple[Path, SweepReport]) -> None:

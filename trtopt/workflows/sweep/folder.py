@@ -347,7 +347,10 @@ class Builds:
         """That of the setting's folder; one without engines where none is built yet."""
         folder = self._folder(setting)
         if (folder / MANIFEST).exists():
-            return self._own(folder, read_manifest(folder))
+            try:
+                return self._own(folder, read_manifest(folder))
+            except ArtifactError as error:
+                raise ArtifactError(error.problem, f"remove {folder}, which is built anew") from None
         prepared = self._graph_folder(setting.precision)
         with reading_as("a prepared model", prepared / _PREPARED, f"remove {prepared}"):
             return self._own(prepared, from_json(read_bounded(prepared / _PREPARED), Manifest))

@@ -171,6 +171,7 @@ class _Run:
         self._swept, self._listener = swept, swept.request.listener
         self._data = measured_on(swept.recipe, swept.request.data, self._listener.note)
         self._builds = Builds(swept)
+        self._remedies: dict[str, str] = {}
         self._own = {setting.key(swept.terms) for setting in swept.settings}
         self._total = len(self._own | {one.key for one in report.points})
         self._saved, self._saved_s = report, time.monotonic()
@@ -191,9 +192,10 @@ class _Run:
             self._measure(some)
         own = [point for point in self.report.points if point.key in self._own]
         if all(point.failure is not None for point in own):
+            others = f"all reasons are in {swept.folder}; sweep again to try them again"
             raise MeasurementError(
                 f"none of {len(own)} points could be measured; {own[0].label}: {own[0].failure}",
-                f"all reasons are in {swept.folder}; sweep again to try them again",
+                "; ".join(filter(None, (self._remedies.get(own[0].key), others))),
             )
 
     def _measure(self, groups: Sequence[Sequence[SweepSetting]]) -> None:
@@ -254,6 +256,7 @@ class _Run:
     def _add_failed(self, setting: SweepSetting, error: TrtoptError) -> None:
         """Enter a point with what kept it from being one."""
         key = setting.key(self._swept.terms)
+        self._remedies[key] = error.remedy
         self._add(SweepPoint(key=key, setting=setting, failure=error.problem), None)
 
     def _add(self, point: SweepPoint, environment: Environment | None) -> None:
