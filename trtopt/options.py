@@ -13,6 +13,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from contextvars import copy_context
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import cache, wraps
 from os import PathLike
@@ -248,8 +249,8 @@ def keywords_of(request: Callable[P, T]) -> Callable[[Callable[[T], R]], Callabl
                 if one.name in bound:
                     _check(one.name, one.hint, bound[one.name])
                     bound[one.name] = _plain(one.hint, bound[one.name])
-            try:
-                return function(cast(Callable[..., T], request)(**bound))
+            try:  # in a context: a later call may find other data behind a name
+                return copy_context().run(function, cast(Callable[..., T], request)(**bound))
             except TrtoptError as error:
                 error.args = tuple(in_python(text, declared) for text in (error.problem, error.remedy))
                 error.problem, error.remedy = error.args

@@ -96,6 +96,17 @@ def test_texts_differ_from_numbers(tmp_path: Path) -> None:
         assert [item.output for item in found.violations] == ["s"]
 
 
+def test_a_later_call_may_find_other_data_behind_a_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("given.py").write_text("import numpy\n\ndef feeds():\n    yield {'x': numpy.load('x.npy')}\n")
+    onnx.save(model("g (float[N,4] x) => (float[N,4] y) {y = Relu(x)}"), "m.onnx")
+    for value in (1, 2):
+        np.save("x.npy", np.full((2, 4), value, np.float32))
+        assert check("m.onnx", "m.onnx", data="given.py:feeds", max_error=0.0).passed
+
+
 @pytest.mark.parametrize("data", [HELDOUT, None], ids=["data", "data of the model file"])
 def test_a_model_equals_itself(data: Path | None) -> None:
     report = check(DIGITS, DIGITS, data=data, task="digits", min_cosine=1.0, max_error=0.0)

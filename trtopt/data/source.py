@@ -8,6 +8,7 @@ import shlex
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.printable import counted
 from trtopt.records import Job, Shape, TensorSpec
 
-_YIELDED: list[tuple[object, dict[tuple[int, str], tuple[object, ...]]]] = []
+_yielded: ContextVar[dict[int, dict[tuple[int, str], tuple[object, ...]]] | None]
+_yielded = ContextVar("_yielded", default=None)
 """Of each function, by the place of a dict and an array's name: the array's type, shape and checksum."""
 
 
@@ -41,8 +43,9 @@ class FunctionReader:
         self._reference = reference
         self._last: object = None
         self._function = function_of_user(reference)
-        self._yielded = next((found for function, found in _YIELDED if function is self._function), {})
-        _YIELDED.append((self._function, self._yielded))
+        if (known := _yielded.get()) is None:
+            _yielded.set(known := {})
+        self._yielded = known.setdefault(id(self._function), {})
 
     def pieces(self, rows: Rows) -> Iterator[Arrays]:
         """One dict a piece."""
