@@ -217,3 +217,11 @@ def test_a_users_code_that_ends_the_process_is_no_success(line: str, trtopt_cli:
         done = trtopt_cli(*command, "own.py:made")
         assert done.returncode in (TrtoptError.exit_code, UsageError.exit_code)
         assert "Traceback" not in done.stderr
+
+
+def test_what_a_users_code_prints_is_not_among_the_json(trtopt_cli: CommandLine) -> None:
+    body = "print('loading')\n    yield {'images': np.ones((2, 1, 8, 8), np.float32)}"
+    (trtopt_cli.folder / "loud.py").write_text(f"import numpy as np\ndef made():\n    {body}\n")
+    done = trtopt_cli("check", DIGITS, "--against", DIGITS, "--data", "loud.py:made", "--json", "-")
+    assert json.loads(done.stdout)["schema"] == "trtopt.check/1"
+    assert "loading" in done.stderr

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -63,6 +63,7 @@ class JsonOutput:
     file: Path | None
     schema: str
     indent: int | None = 2
+    stdout: IO[str] | None = field(default=None, compare=False)
 
     @property
     def kind(self) -> Kind:
@@ -76,7 +77,7 @@ class JsonOutput:
         from trtopt.files.outputs import write_output
 
         if self.file is None:
-            click.echo(text, nl=False)
+            click.echo(text, self.stdout, nl=False)
         else:
             write_output(self.file, text, self.kind)
 
@@ -126,7 +127,12 @@ class _JsonType(Output):
         if not value or value.endswith(".onnx"):  # the model, where the flag is given no file
             what = f"{value} is a model: name" if value else "needs"
             self.fail(f"{what} a file to write, or - for standard output: --json -", param, ctx)
-        return JsonOutput(None if value == "-" else Path(value), self._schema, self._indent)
+        if value != "-":
+            return JsonOutput(Path(value), self._schema, self._indent)
+        output = JsonOutput(None, self._schema, self._indent, sys.stdout)
+        if ctx is not None and sys.stdout is not None:
+            ctx.with_resource(redirect_stdout(sys.stderr))  # what code of the user's prints is no JSON
+        return output
 
 
 # ── what a gate writes for a CI, and its exit code ────────────────────────────────────────────────────────
