@@ -292,7 +292,8 @@ def check_folder_replaceable(final: Path) -> None:
     """Refuse what `folder_in_progress` does not replace; `final` is resolved."""
     for point in _mount_points():  # takes no other name, and holds what is elsewhere too
         if point == final or final in point.parents:
-            raise OutputError(f"{point}: is a mount point", "name a new folder with -o")
+            such = final / "engines"
+            raise OutputError(f"{point}: is a mount point", f"name a new folder, such as -o {such}")
     if is_build_folder(final):
         for file in (final / name for name in own_files(final)):
             if file.exists() and is_read(file.stat()):

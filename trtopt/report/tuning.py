@@ -186,7 +186,7 @@ def _rule_lines(found: Optimized) -> Iterator[str]:
         yield f"{rule}; --slo p99=10ms chooses the most within a bound"
     if found.builder != found.backend:
         yield (
-            f"the engines of {found.builder} in {found.folder} were not measured: "
+            f"the engines of {found.builder} in {found.folder} were neither measured nor checked: "
             f"trtopt bench {shlex.quote(found.folder)}, on a machine with their GPU"
         )
 
