@@ -152,8 +152,15 @@ class DynamicBatcher:
             threading.Thread(target=self._serve, name=f"trtopt-batcher-{number}", daemon=True)
             for number in range(pool.workers)
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError as error:  # those that have started would wait for ever
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self.close()
+            raise WorkerError(
+                f"{pool.workers} workers need a thread each: {error}", "open the pool with fewer workers"
+            ) from None
         atexit.register(
             self.close
         )  # the threads are daemons, so that a forgotten batcher does not keep the process alive

@@ -285,6 +285,22 @@ def test_callbacks_of_two_answers_may_close_at_the_same_time() -> None:
     batcher._pool.close()
 
 
+def test_a_batcher_that_cannot_start_all_its_threads_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def start_one(thread: threading.Thread) -> None:
+        if thread.name == "trtopt-batcher-1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with pool_on(device(), workers=2) as pool:
+        before = threading.active_count()
+        monkeypatch.setattr(threading.Thread, "start", start_one)
+        with pytest.raises(WorkerError, match="2 workers"):
+            DynamicBatcher(pool)
+        assert threading.active_count() == before
+
+
 def test_a_pool_that_was_closed_first_fails_requests_clearly() -> None:
     with pool_on(device()) as pool:
         batcher = DynamicBatcher(pool, BatchPolicy(max_batch=1))
