@@ -79,9 +79,9 @@ def translate(
 
 
 def _engine_words(engine: str) -> Sequence[str]:
-    """The engine, or the build folder that `--saveEngine` of its name has made."""
-    is_built = not Path(engine).exists() and Path(build_folder(engine, "")).is_dir()
-    return [build_folder(engine, "")] if is_built else [engine, "--trust", engine]
+    """The engine, or a build folder: also the one that `--saveEngine` of this name has made."""
+    folder = engine if Path(engine).exists() else build_folder(engine, "")
+    return [folder] if Path(folder).is_dir() else [engine, "--trust", engine]
 
 
 def _environment(device: str, visible: str | None) -> Mapping[str, str]:

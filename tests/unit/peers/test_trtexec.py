@@ -36,6 +36,7 @@ def test_an_engine_that_was_saved_is_found_in_its_build_folder(
     assert measured().commands[0][1:4] == ("m.plan", "--trust", "m.plan")
     Path("m.trtopt").mkdir()
     assert measured().commands[0][1:3] == ("m.trtopt", "--contract")
+    assert translate(["--loadEngine=m.trtopt"]).commands[0][1:3] == ("m.trtopt", "--contract")
     Path("m.plan").touch()
     assert measured().commands[0][1] == "m.plan"
 
