@@ -344,6 +344,7 @@ def _replace_folder(new: Path, final: Path) -> None:
             aside = earlier
         flush_names(final.parent)
         doomed = retire(aside, final, made)  # files that arrived during the renames
+        shutil.copymode(doomed, final)
     remove(doomed)
 
 

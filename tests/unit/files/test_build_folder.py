@@ -203,6 +203,12 @@ def test_the_current_folder_is_taken_or_refused_before_the_block(
     assert Path("file").read_text() == "new"
 
 
+def test_a_folder_that_is_replaced_keeps_its_permissions(final: Path) -> None:
+    earlier_build(final).chmod(0o700)
+    build(final)
+    assert final.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize("inside", [".", "data"])
 def test_what_is_mounted_is_refused_before_the_block(
     inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
