@@ -323,7 +323,7 @@ def verdict_on(columns: Sequence[Sequence[float]], bounds: Sequence[int]) -> tup
 
     Levels lie between `bounds`. The newest is held against the last that twenty runs were at, or the first,
     and against each since that eight were at; in each figure by itself: that one is faster does not make up
-    for another that is slower. A difference counts that its interval of 95 % tells from none.
+    for another that is slower. A ratio counts whose interval of 95 % excludes 1.
     """
     levels = list(pairwise(bounds))
     start, end = levels[-1]
