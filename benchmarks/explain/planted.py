@@ -39,6 +39,7 @@ from cells import chosen
 from turns import SOURCES
 
 import trtopt
+from trtopt.records import ProfileReport
 
 TOKENS, WIDTH, HEADS = 128, 768, 12
 SIDE, CHANNELS, GATE = 56, 128, 32
@@ -426,7 +427,7 @@ class Run:
         return "; ".join(tried) or "nothing to try"
 
 
-def keep(file: Path, report: trtopt.ProfileReport) -> None:
+def keep(file: Path, report: ProfileReport) -> None:
     """Whole or not at all; without the machine's paths."""
     told = report.to_dict() | {"argv": []}
     for engine in told["engines"]:
