@@ -12,7 +12,7 @@ import msgspec
 from trtopt.builder.engine import tactics_file
 from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
-from trtopt.errors import ArtifactError, BuildError, OutputError, UsageError
+from trtopt.errors import ArtifactError, BuildError, ModelError, OutputError, UsageError
 from trtopt.files.atomic import writing
 from trtopt.files.bounded_reading import reading_as, sha256_of
 from trtopt.files.manifests import (
@@ -77,7 +77,10 @@ def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
         path = folder / Path(graph.path).name
         if not os.path.exists(path):  # False for a damaged manifest's name, too
             raise ArtifactError(f"{path}: the model that the engines were built from is gone", "build again")
-        there = read_onnx(path)
+        try:
+            there = read_onnx(path)
+        except ModelError as error:
+            raise ArtifactError(error.problem, "build again") from None
         if there.sha256 != graph.sha256:
             raise ArtifactError(f"{path}: is not the model that the engines were built from", "build again")
         found.append(there)

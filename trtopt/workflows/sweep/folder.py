@@ -323,7 +323,12 @@ class Builds:
                 shutil.copytree(
                     prepared, work, ignore=without, copy_function=shutil.copyfile, dirs_exist_ok=True
                 )
-        return self._job_in(folder, self._manifest(setting), setting)
+        try:
+            return self._job_in(folder, self._manifest(setting), setting)
+        except ArtifactError as error:
+            raise ArtifactError(
+                error.problem, f"remove {folder} and {prepared}, which are made anew"
+            ) from None
 
     def _job_in(self, folder: Path, manifest: Manifest, setting: SweepSetting) -> BuildJob:
         if folder not in self._graphs:
@@ -347,10 +352,7 @@ class Builds:
         """That of the setting's folder; one without engines where none is built yet."""
         folder = self._folder(setting)
         if (folder / MANIFEST).exists():
-            try:
-                return self._own(folder, read_manifest(folder))
-            except ArtifactError as error:
-                raise ArtifactError(error.problem, f"remove {folder}, which is built anew") from None
+            return self._own(folder, read_manifest(folder))
         prepared = self._graph_folder(setting.precision)
         with reading_as("a prepared model", prepared / _PREPARED, f"remove {prepared}"):
             return self._own(prepared, from_json(read_bounded(prepared / _PREPARED), Manifest))

@@ -152,7 +152,11 @@ def test_a_build_keeps_what_the_inspector_says_next_to_the_engine(
 def test_graphs_that_are_gone_or_others_are_damage_of_the_folder(tmp_path: Path) -> None:
     manifest = msgspec.structs.replace(folder_of(tmp_path), graphs=())
     assert verified_graphs(tmp_path, manifest) == [manifest.onnx]
-    for change in (lambda file: file.write_bytes(DIGITS.read_bytes()), Path.unlink):
+    for change in (
+        lambda file: file.write_bytes(DIGITS.read_bytes()),
+        lambda file: file.write_bytes(b"damaged"),
+        Path.unlink,
+    ):
         change(tmp_path / MODEL_FILE)
         with pytest.raises(ArtifactError) as caught:
             verified_graphs(tmp_path, manifest)
