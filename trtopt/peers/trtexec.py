@@ -54,6 +54,9 @@ def translate(
     line = read_line(_NAME, OPTIONS, arguments, _REPEATED, abbreviated=False)
     if line.words:
         raise UsageError(f"{line.words[0]}: no option of {_NAME}", "write --onnx=FILE or --loadEngine=FILE")
+    if "--noBuilderCache" in line and (cache := line.by_name.get("--timingCacheFile")):
+        line = replace(line, given=[one for one in line.given if one is not cache])
+        line.notes.append(f"{cache.text}: no effect beside --noBuilderCache")
     trtexec = written_for or _version_of(line)
     line.notes.extend(_version_notes(line.given, trtexec))
     model, engine = line.value("--onnx"), line.value("--loadEngine")

@@ -55,6 +55,7 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
         ("--saveEngine=out/m.plan --skipInference", [f"{BUILD} -o out/m.trtopt"]),
         ("--saveEngine out/m.plan --skipInference", [f"{BUILD} -o out/m.trtopt"]),
         ("--useCudaGraph", [BUILD, f"{BENCH} --graph"]),
+        ("--noBuilderCache --timingCacheFile=c", [f"{BUILD} --timing-cache none", BENCH]),
         (
             "--useCudaGraph --noDataTransfers --useSpinWait",
             [BUILD, "trtopt bench m.trtopt --contract trtexec-11"],
@@ -173,6 +174,7 @@ def test_samples_go_to_calibration_and_to_the_measurement() -> None:
 @pytest.mark.parametrize(
     ("given", "version", "note"),
     [
+        ("--timingCacheFile=c --noBuilderCache", None, "--timingCacheFile=c: no effect beside"),
         ("--duration=3", None, "read as trtexec 10"),
         ("--avgRuns=10 --fp16", None, "--avgRuns=10: no effect here"),
         ("--fp16", "11", "trtexec 11 has no --fp16"),
