@@ -344,7 +344,8 @@ def _replace_folder(new: Path, final: Path) -> None:
             aside = earlier
         flush_names(final.parent)
         doomed = retire(aside, final, made)  # files that arrived during the renames
-        shutil.copymode(doomed, final)
+        with suppress(OSError):  # not every file system has permissions
+            shutil.copymode(doomed, final)
     remove(doomed)
 
 
