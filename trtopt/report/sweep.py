@@ -100,6 +100,7 @@ def sweep_notes(report: SweepReport) -> Iterator[Note]:
     for point in report.points:
         if point.failure is not None:
             yield Note(Severity.FAILURE, f"{point.label} failed: {point.failure}")
+    for point in report.points:
         for text in point.untrustworthy:
             yield Note(Severity.DOUBT, f"{point.label}{Trust.NONE.mark} is {Trust.NONE.value}: {text}")
     trust, unsteady = Trust.UNSTEADY, [(one.label, text) for one in report.points for text in one.unsteady]
