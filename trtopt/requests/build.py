@@ -51,7 +51,7 @@ class BuildRequest(shared.BoundsOptions, RecipeOptions):
     data: Annotated[
         shared.Data,
         shared.samples(
-            "Real inputs for --precision: their values decide what stays FP32 and how INT8 is scaled"
+            "Real inputs for --precision, whose values decide what stays FP32 and how INT8 is scaled"
         ),
     ] = None
     selection_budget: SelectionBudget = None
