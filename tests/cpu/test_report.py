@@ -223,8 +223,9 @@ def test_a_file_of_trtopts_that_is_broken_or_newer_is_an_error(full: Path, name:
     file = full / name
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ArtifactError, match=f"{name}: cannot be read {told}"):
+    with pytest.raises(ArtifactError, match=f"{name}: cannot be read {told}") as broken:
         collect(full)
+    assert "engines" not in broken.value.remedy  # no remedy of another command's: a folder was given
     file.write_bytes(content)
     kind = json.loads(content)["schema"].partition("/")[0]
     change(file, schema=f"{kind}/999")

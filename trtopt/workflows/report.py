@@ -54,7 +54,8 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
     for file in sorted(folder.glob("*.json")):
         kind = _kind(file)
         if kind == "trtopt.bench":
-            results[file.name] = read_result(file)
+            remedy = "make it again with `trtopt bench --json FILE`, or move it elsewhere"
+            results[file.name] = read_result(file, remedy)
         elif kind == "trtopt.profile":
             profiles[file.name] = read_profile(file)
         elif kind == "trtopt.check":
