@@ -389,6 +389,9 @@ def test_the_best_precision_needs_a_machine_that_runs_the_engines(
     message = trtopt_cli.fails(2, "build", DIGITS, "--precision", "best", *data, *rtx)
     assert "chooses by measuring" in message
     assert "--backend onnxruntime" in message
+    bound = ("--precision", "int8", "--min-cosine", "0.9", "-o", "out")
+    assert "--min-cosine" in trtopt_cli.fails(2, "build", DIGITS, *bound, *data, *rtx)
+    assert not (trtopt_cli.folder / "out").exists()
 
 
 def test_the_manifest_of_a_verdict_is_plain_json(

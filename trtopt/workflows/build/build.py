@@ -217,14 +217,18 @@ def _check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None
         open_data(recipe.calib)
     if recipe.precision in QUANTIZED:
         request_for(onnx, recipe, backend)
-    if recipe.precision != BEST:
-        return
-    if recipe.calib is None:
+    if recipe.precision == BEST and recipe.calib is None:
         raise needs_data("--precision best", "for the scales and for accuracy")
-    if found := obstacle(onnx, recipe, backend):
+    if recipe.precision == BEST and (found := obstacle(onnx, recipe, backend)):
         raise UsageError(
             f"--precision best chooses by measuring, which cannot be done here: {found.problem}", found.remedy
         )
+    for name in recipe.bounds:
+        if found := obstacle(onnx, recipe, backend):
+            raise UsageError(
+                f"--{name.replace('_', '-')}: the outputs cannot be compared here: {found.problem}",
+                "omit it, and give it to `trtopt check BUILD_DIR` where the engines run",
+            )
 
 
 def _check_plugins(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
@@ -296,7 +300,7 @@ def _select_engines(kept: PreparedGraph, recipe: Recipe, workbench: Workbench, f
             try:
                 return select_precision(kept, recipe, workbench, folder)
             except (IncompatibleEngineError, BackendMissingError, NoGpuError) as error:
-                if recipe.precision == BEST:
+                if recipe.precision == BEST or recipe.bounds:
                     raise
                 found = error
         note = f"{recipe.precision} was not measured against {BASELINE}: {found.problem}"
