@@ -183,7 +183,7 @@ def unpack(
     caches: BuildCaches | None = None,
     git_revision: str | None = None,
 ) -> Any:
-    """What a job has come to, with what only this host knows: where it ran, and the code that asked for it.
+    """What a job has come to, with what only this host knows: where it ran, and the code that requested it.
 
     Its files go into the job's folder, and what a build has timed into its `caches`.
     """

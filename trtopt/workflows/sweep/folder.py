@@ -327,7 +327,7 @@ class Builds:
             return self._job_in(folder, self._manifest(setting), setting)
         except ArtifactError as error:
             raise ArtifactError(
-                error.problem, f"remove {folder} and {prepared}, which are made anew"
+                error.problem, f"remove {folder} and {prepared}, which are made again"
             ) from None
 
     def _job_in(self, folder: Path, manifest: Manifest, setting: SweepSetting) -> BuildJob:
