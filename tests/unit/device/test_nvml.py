@@ -126,8 +126,8 @@ def test_a_driver_that_tells_no_reference_is_reported() -> None:
     [
         ("Insufficient Permissions", DeviceError, "run as root"),
         ("Invalid Argument", UsageError, "--query-supported-clocks"),
-        ("Not Supported", DeviceError, "omit the flag"),
-        ("GPU is lost", DeviceError, "omit the flag"),
+        ("Not Supported", DeviceError, "omit it"),
+        ("GPU is lost", DeviceError, "omit it"),
     ],
 )
 def test_a_refused_lock_names_its_reason_and_a_remedy(
