@@ -260,10 +260,14 @@ def _match(a: _Side, b: _Side) -> dict[int, int]:
         right[:] = [place for place in right if place not in taken]
 
     def by(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> None:
-        waiting: dict[Hashable, list[int]] = defaultdict(list)
-        for place in reversed(right):
-            waiting[theirs[place]].append(place)
-        take([(place, waiting[ours[place]].pop()) for place in left if waiting.get(ours[place])])
+        here: dict[Hashable, list[int]] = defaultdict(list)
+        there: dict[Hashable, list[int]] = defaultdict(list)
+        for waiting, side, places in ((here, ours, left), (there, theirs, right)):
+            for place in places:
+                waiting[side[place]].append(place)
+        # one of several twins may be another's: they wait for what tells them apart
+        alike = [(some, there[key]) for key, some in here.items() if len(some) == len(there[key])]
+        take([pair for some, others in alike for pair in zip(some, others, strict=True)])
 
     for ours, theirs in ((a.by_value, b.by_value), (_dims, _dims)):
         ups, downs = (a.up(ours), b.up(theirs)), (a.down(ours), b.down(theirs))

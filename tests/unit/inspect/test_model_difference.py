@@ -205,6 +205,19 @@ def test_what_differs_in_a_branch_or_at_an_output_is_listed(old: str, new: str, 
     assert _differ(other, other).is_same
 
 
+def test_an_insertion_in_one_of_two_branches_alike_is_not_taken_for_a_change_of_both() -> None:
+    made = model(
+        """g (float[N,4] x) => (float[N,4] y) {
+            t0 = Relu(x) t1 = Neg(t0) t2 = Relu(t1) t3 = Neg(t0) t4 = Relu(t1) t5 = Relu(t3) y = Relu(t3)
+        }"""
+    )
+    other = _renamed(made)
+    _insert(other, 1)
+    found = _differ(made, other)
+    assert [node.op for node in found.added] == ["Ceil"]
+    assert found.removed == found.changed == ()
+
+
 def _rename_input(made: onnx.ModelProto) -> None:
     made.graph.input[0].name = made.graph.node[0].input[0] = "images"
 
