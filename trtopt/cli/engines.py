@@ -62,7 +62,7 @@ def optimize(context: click.Context, request: building.OptimizeRequest) -> None:
     if not found.met:
         raise click.exceptions.Exit(NOT_MET)
     asks_accuracy = context.get_parameter_source("min_cosine") is ParameterSource.COMMANDLINE
-    if not found.is_goal_shown or (asks_accuracy and found.builder != found.backend):
+    if not found.is_goal_shown or (asks_accuracy and not found.has_run_engines):
         raise click.exceptions.Exit(NOT_SHOWN)
 
 

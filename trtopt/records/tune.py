@@ -225,7 +225,12 @@ class Optimized(Result, Record, frozen=True, kw_only=True):
     alarms: tuple[str, ...] = ()
 
     @property
+    def has_run_engines(self) -> bool:
+        """Whether the figures are of the engines that were built, and not of the model on another backend."""
+        return self.builder == self.backend
+
+    @property
     def is_goal_shown(self) -> bool:
         """Whether the engines that were built show that they keep a goal, by figures to trust."""
         trust = self.best.trust if self.best is not None else Trust.NONE
-        return self.goal is None or (self.builder == self.backend and trust is not Trust.NONE)
+        return self.goal is None or (self.has_run_engines and trust is not Trust.NONE)

@@ -154,14 +154,13 @@ def _optimized_notes(found: Optimized) -> list[Note]:
 def verdict_line(found: Optimized) -> str:
     """What to deploy, or what is not met; engines that were not measured are not to be deployed yet."""
     where = f"{found.backend} on {found.device}"
-    are_measured = found.builder == found.backend
     if not found.is_accurate:
         return f"NOT MET on {where}: {'; '.join(dict.fromkeys(one.text for one in found.violations))}"
     if (best := found.best) is not None:
         keeps = f", keeps {found.goal}" if found.goal else ""
         doubt = "" if best.trust is Trust.FULL else f", which is {best.trust.value}"
-        what = f"deploy {found.folder} at batch" if are_measured else "best batch"
-        chosen = are_measured and best.precision and found.backend.startswith(ONNXRUNTIME)
+        what = f"deploy {found.folder} at batch" if found.has_run_engines else "best batch"
+        chosen = found.has_run_engines and best.precision and found.backend.startswith(ONNXRUNTIME)
         of_cpu = f"; {NOT_TENSORRT}" if chosen else ""
         return f"{what} {best.batch} on {where}: {_figures(found, best)}{keeps}{doubt}{of_cpu}"
     nearest = min(found.points, key=lambda point: point.latency_ms or float("inf"))
@@ -184,7 +183,7 @@ def _rule_lines(found: Optimized) -> Iterator[str]:
             more, longer = most.samples_per_s / best.samples_per_s, most.p50_ms / best.p50_ms
             rule += f": batch {most.batch} has {more:.3g} times as many at {longer:.3g} times the p50"
         yield f"{rule}; --slo p99=10ms chooses the most within a bound"
-    if found.builder != found.backend:
+    if not found.has_run_engines:
         yield (
             f"the engines of {found.builder} in {found.folder} were neither measured nor checked: "
             f"trtopt bench {shlex.quote(found.folder)}, on a machine with their GPU"
